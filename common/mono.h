@@ -1,0 +1,15 @@
+/* mono: the monotonic clock, and the wall clock for stamps. Any thread. */
+#pragma once
+#include <stdint.h>
+
+uint64_t mono_ns(void);
+static inline uint64_t mono_us(void) {
+    return mono_ns() / 1000;
+}
+static inline uint64_t mono_ms(void) {
+    return mono_ns() / 1000000;
+}
+int64_t wall_s(void); // seconds since 1970
+// A test's own clock: from now on mono_ns() answers *ns (the caller keeps it); NULL gives the real one back.
+// Set it before other threads start.
+void mono_set_source(const uint64_t *ns);
