@@ -1,0 +1,86 @@
+/* backend: the workers as the router sees them: lobby, sockets, processes, restarts.
+ *
+ * Owns the lobby socket, one pair0 socket per incarnation, and, in `serve`, the child processes. nng's threads only
+ * put messages on a list and wake the loop; every callback and every call here is on the loop thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "proto/frame.h"
+
+struct err;
+struct backends; // the set, defined in backend.c
+struct backend;  // one rank
+
+enum backend_state {
+    BACKEND_STARTING, // process, no HELLO yet
+    BACKEND_LOADING,
+    BACKEND_READY,
+    BACKEND_DRAINING,
+    BACKEND_DRAINED,
+    BACKEND_STOPPED,
+    BACKEND_FAILED,
+    BACKEND_BACKOFF, // waits for its next start
+    BACKEND_STATE_COUNT,
+};
+
+struct backend_events { // all on the loop thread
+    void *arg;
+    // A frame of the present incarnation: TOKENS, DONE, FAIL. Its memory is gone when the call returns.
+    void (*on_frame)(void *arg, struct backend *b, const struct frame *f);
+    // The state changed; room may have changed with every STATUS: on_room.
+    void (*on_state)(void *arg, struct backend *b, enum backend_state old_state);
+    void (*on_room)(void *arg, struct backend *b);
+    // The incarnation is over: its streams get nothing more. reason is one line. Called before on_state.
+    void (*on_lost)(void *arg, struct backend *b, const char *reason);
+};
+
+struct backends_config {
+    uv_loop_t *loop;
+    const char *run_dir; // exists, mode 0700
+    uint32_t ranks;      // 0..ranks-1
+    bool spawn;          // serve: start a worker for each rank
+    char *const
+        *worker_argv; // of the children, NULL-terminated; --rank, --lobby and the token are added
+    double progress_s;
+    double hello_s; // a child that has not said HELLO by then is killed
+    struct backend_events events;
+    const struct frame_vocab *vocab; // sent when a worker joins; outlives the set
+    const char *model;               // a worker of another model is refused
+};
+
+int backends_new(struct backends **ret, const struct backends_config *c, struct err *e);
+// Stops children (SIGTERM, then SIGKILL after grace_s), says GOODBYE to others, closes the sockets, then calls done.
+void backends_stop(struct backends *s, double grace_s, void (*done)(void *arg), void *arg);
+void backends_free(struct backends *s); // after done; NULL is fine
+
+uint32_t backends_count(const struct backends *s);
+struct backend *backends_at(struct backends *s, uint32_t rank);
+
+struct backend_info { // a snapshot; strings live until the next call on the loop
+    uint32_t rank, generation;
+    enum backend_state state;
+    const char *name, *model, *reason, *version;
+    uint32_t pid;
+    bool supervised;
+    const char *gpu_name, *gpu_uuid, *gpu_pci;
+    struct frame_fingerprint fingerprint;
+    struct frame_status status;                 // the last one; zero before
+    uint64_t since_ms, last_progress_ms, up_ms; // monotonic
+    uint64_t restarts;
+    uint64_t rounds, tokens; // as STATUS
+    uint32_t streams_sent;   // submitted and not ended, as the router counts
+};
+void backend_info(const struct backend *b, struct backend_info *ret);
+const char *backend_state_name(enum backend_state s);
+uint32_t backend_rank(const struct backend *b);
+enum backend_state backend_state(const struct backend *b);
+// SUBMITs it would take now: the last STATUS's room less what was sent since.
+uint32_t backend_room(const struct backend *b);
+
+// ST_FULL: its send queue is over its byte limit or it has no room; ST_CLOSED: not ready. The frame is copied.
+int backend_submit(struct backend *b, const struct frame_submit *s, struct err *e);
+// Cannot fail and cannot be lost while the incarnation lives: cancels wait in a set that is merged into one frame.
+void backend_cancel(struct backend *b, struct frame_stream s);
+int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e);

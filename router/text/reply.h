@@ -1,0 +1,50 @@
+/* reply: turns the ids of one choice into text as they come: characters, stop strings, the thought apart.
+ *
+ * Pure and deterministic: any cutting of the same ids into pushes gives the same joined text, and no text is held
+ * back longer than it is part of a character, the proper prefix of a stop string or of a mark. One thread at a time. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/strbuf.h"
+
+struct tokenizer;
+struct reply; // defined in reply.c
+
+struct reply_options {
+    const struct tokenizer *tokenizer; // outlives the reply
+    bool in_thought;                   // the prompt ends in an open thought
+    bool split_thought;                // false: completions, all is content
+    bool skip_special;
+    bool include_stop;        // the stop string stays in the content
+    const char *const *stops; // copied; matched in content only
+    const size_t *stop_lens;
+    size_t stop_count;
+    uint32_t min_tokens; // stop strings have no effect before
+};
+
+struct reply *reply_new(const struct reply_options *o);
+void reply_free(struct reply *r); // NULL is fine
+
+enum reply_end {
+    REPLY_OPEN,
+    REPLY_STOP_STRING, // a stop string is complete: the caller cancels the stream
+};
+
+struct reply_delta { // appended to; the caller resets
+    struct strbuf reasoning, content;
+};
+
+// Takes ids in order until a stop string is complete. Returns how many were taken: those count for the reply (its
+// hash, its usage); ids behind them are overshoot and not part of it.
+size_t reply_push(struct reply *r, const uint32_t *ids, size_t count, struct reply_delta *out);
+// The end of the ids: what was held back comes out, an incomplete character is dropped.
+void reply_finish(struct reply *r, struct reply_delta *out);
+enum reply_end reply_state(const struct reply *r);
+const char *reply_stop_string(const struct reply *r,
+                              size_t *ret_len); // the one that matched, or NULL
+uint64_t
+reply_reasoning_tokens(const struct reply *r); // ids before the end-of-thought mark, mark included
+// SHA-256 over the ids taken so far, as little-endian 32-bit words, in hex.
+void reply_token_sha256(const struct reply *r, char ret_hex[65]);

@@ -1,0 +1,42 @@
+/* tokenizer: byte-level BPE read from a tokenizer.json (Hugging Face format), as Qwen3.5 publishes it.
+ *
+ * Encoding: added tokens are found first, leftmost and longest; the rest is NFC-normalised (utf8proc), split by the
+ * file's regex (PCRE2) and merged by rank. Input is valid UTF-8. Immutable after opening: any number of threads may
+ * use one tokenizer at once. Format credit: Hugging Face tokenizers; regex and map: GPT-2 / Qwen. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct ids;
+struct tokenizer; // defined in tokenizer.c
+
+// path: the tokenizer.json itself. Every refusal names the file, the key, what was wanted and found.
+int tokenizer_open(struct tokenizer **ret, const char *path, struct err *e);
+void tokenizer_free(struct tokenizer *t); // NULL is fine
+
+struct text_span { // bytes [first, first + len) of a text
+    size_t first, len;
+};
+
+// Appends the ids of text to out. An added token is recognised only where it touches no byte of a plain span (spans
+// ascend and do not overlap): so client text that spells a control token stays text, while all else is cut just as
+// if the whole were one string. ST_INVAL: not UTF-8, with the byte offset.
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
+                     const struct text_span *plain, size_t plain_count, struct ids *out,
+                     struct err *e);
+
+uint32_t tokenizer_size(const struct tokenizer *t);  // highest id in use + 1
+uint32_t tokenizer_count(const struct tokenizer *t); // ids in use
+bool tokenizer_id_used(const struct tokenizer *t, uint32_t id);
+// The bytes the id stands for (an added token's text). NULL: not in use.
+const char *tokenizer_bytes(const struct tokenizer *t, uint32_t id, size_t *ret_len);
+bool tokenizer_is_added(const struct tokenizer *t, uint32_t id);
+bool tokenizer_is_special(const struct tokenizer *t, uint32_t id); // skipped by plain decoding
+int64_t tokenizer_find(const struct tokenizer *t,
+                       const char *added_token); // id of an added token, -1: none
+// Whole decoding, bad bytes as U+FFFD.
+struct strbuf;
+void tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
+                      bool skip_special, struct strbuf *out);

@@ -1,0 +1,147 @@
+/* engine: one model on one device, driven as a library: submit, step, cancel, read tokens.
+ *
+ * It knows nothing of nng, frames, text or HTTP. All calls come from one thread, the engine thread; the backend may
+ * use threads of its own inside a call. After engine_new nothing on the path of a round allocates.
+ *
+ * The contract (docs: "one arithmetic"): the tokens and the bits of the logits of a stream are a function of the
+ * checkpoint, the backend, its prompt and given ids, its sampling and its seed alone. Neither the other streams, the
+ * chunks its prompt is filled in, the thread count, nor an interruption and replay (given ids) changes one bit. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/sample/sample.h"
+
+struct err;
+struct engine; // defined in engine.c
+
+struct engine_config {
+    const char *model_dir;
+    const char *backend;  // "auto", "cpu" or "cuda"
+    uint32_t context_max; // ids of one stream; 0: what the checkpoint allows and memory holds
+    uint32_t streams_max; // 0: chosen from the memory
+    uint32_t threads;     // of the CPU backend; 0: one per CPU this process may use
+    uint32_t
+        chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
+    uint32_t round_rows_max; // rows of one forward; 0: default
+    double memory_fraction;  // of what is free, for KV and states; 0: default
+    const char *kv;          // "auto", "f32", "bf16" ("fp8" on CUDA)
+    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
+    void *on_load_arg;
+    // Planted faults for the tests that prove the equality suites can fail; 0: none.
+    uint32_t fault;
+};
+
+enum engine_fault {
+    ENGINE_FAULT_NONE,
+    ENGINE_FAULT_ULP, // one ulp in one logit of one row, only when rows of several streams share a round
+    ENGINE_FAULT_STALE_CONV, // one DeltaNet layer reads a conv row of the chunk before last at a chunk border
+    ENGINE_FAULT_END,
+};
+
+struct engine_info {
+    const char *model_type; // "qwen3_5"
+    const char *device;     // "cpu", or the GPU's name
+    uint32_t vocab_size;    // rows of the head, padding included
+    uint32_t context_max, streams_max;
+    uint32_t layers, hidden;
+    uint32_t kv_blocks_total, kv_blocks_used, kv_block_tokens;
+    uint64_t weights_bytes, kv_bytes, state_bytes, scratch_bytes;
+    const char *checkpoint_digest;   // 64 hex digits
+    const char *kv_rule, *rope_rule; // parts of the fingerprint, one line each
+    uint32_t threads;
+    uint64_t parameters;
+};
+
+struct engine_request { // everything is copied by engine_submit
+    const uint32_t *prompt;
+    uint32_t prompt_count; // >= 1
+    const uint32_t *given; // ids generated earlier: fed again, not drawn again
+    uint32_t given_count;
+    struct sample_params sampling; // checked by engine_submit
+    uint32_t
+        max_tokens; // in all, given ones counted; > given_count. Cut to what the context leaves
+    uint32_t min_tokens; // stop ids have no effect before
+    const uint32_t *stop_ids;
+    uint32_t stop_count;
+    bool ignore_eos; // the vocabulary's stop ids (engine_set_vocab) are ordinary tokens
+    bool logits_hash;
+    bool draft;
+    int32_t top_logprobs; // -1: none
+    uint64_t tag;         // the caller's, given back in every event
+};
+
+struct engine_range {
+    uint32_t first, count;
+};
+// Which ids may be drawn (the rest of the padded head is masked) and which end a reply. Copied. Before the first submit.
+int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
+                     const uint32_t *stop_ids, uint32_t stop_count, struct err *e);
+
+// Loads the checkpoint. On failure *ret is untouched, everything is given back, and e names file, tensor, wanted, found.
+int engine_new(struct engine **ret, const struct engine_config *config, struct err *e);
+void engine_free(struct engine *eng); // NULL is fine; live streams end without an event
+const struct engine_info *engine_info(struct engine *eng); // kv_blocks_used is as of the last call
+
+// Admits a stream or answers ST_FULL (no slot, or no KV for prompt + max_tokens: what is admitted never runs out).
+// ST_INVAL: an id outside the vocabulary or a setting out of range; ST_UNSUPPORTED; too long is ST_INVAL by name.
+// *ret_handle is unique for the life of the engine.
+int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *ret_handle,
+                  struct err *e);
+// The stream leaves before the next step; it has no further event. False: no such stream (it has ended).
+bool engine_cancel(struct engine *eng, uint64_t handle);
+
+enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
+
+struct engine_event { // one stream's share of a round
+    uint64_t handle, tag;
+    uint32_t first;      // index of ids[0] among the stream's generated ids, given ones counted
+    const uint32_t *ids; // ids_count drawn in this round; none while the prompt is being filled
+    uint32_t ids_count;
+    uint32_t filled;                  // prompt (and given) rows whose state exists
+    const float *logprobs;            // of the ids, or NULL; then
+    const struct sample_logprob *top; // [ids_count, request's top_logprobs]
+    enum engine_finish finish;
+    int64_t stop_id; // the id that ended it, else -1
+    // The rest stands only when finish is not ENGINE_RUNNING:
+    uint32_t prompt_count, cached_count, completion_count;
+    uint64_t queue_us, prefill_us, decode_us, rounds;
+    uint64_t
+        logits_hash; // over the bits of every row of logits that a token was drawn from, given ones counted
+};
+
+struct engine_round {
+    uint64_t round;
+    uint32_t rows; // of the forward
+    uint32_t round_us;
+    const struct engine_event *events; // until the next call
+    uint32_t count;
+};
+
+// Runs one round: joins what was submitted, fills prompt chunks beside running streams, draws, commits. With nothing
+// to do, count and rows are 0. ST_DEVICE: the device failed and the engine is good for engine_free only.
+int engine_step(struct engine *eng, struct engine_round *ret, struct err *e);
+bool engine_idle(struct engine *eng);
+
+/* State of one stream at a row: what drafts, kept prompts and replay are built on. Opaque bytes on the host side,
+ * tied to this engine. Saving is possible between rounds. */
+struct engine_state; // defined in state.c
+int engine_state_save(struct engine *eng, uint64_t handle, struct engine_state **ret,
+                      struct err *e);
+void engine_state_free(struct engine_state *s); // NULL is fine
+uint32_t engine_state_rows(const struct engine_state *s);
+// Admits a stream that starts from the saved rows instead of row 0: the first engine_state_rows ids of
+// prompt + given must be those that the state was made from (checked, ST_INVAL).
+int engine_submit_from(struct engine *eng, const struct engine_state *s,
+                       const struct engine_request *r, uint64_t *ret_handle, struct err *e);
+
+/* The forward alone, for goldens and tools: feeds count ids of one fresh stream and writes fp32 logits of the rows
+ * asked for, [rows_count, vocab_size] row-major. Rows ascend. chunk 0: the engine's default. */
+int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
+                  const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e);
+/* Window: feeds ids behind a stream's rows without committing, as a verify round does, then keeps `keep` of them
+ * and winds the rest back; logits of every fed row if ret is not NULL. The stream must be past its prompt and is
+ * moved by the call exactly as `keep` serial steps would. For tests of rewind. */
+int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
+                  uint32_t keep, float *ret, struct err *e);
