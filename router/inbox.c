@@ -3,13 +3,14 @@
 #include "common/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void on_wake(uv_async_t *h) {
     inbox_drain(h->data);
 }
 
 int inbox_open(struct inbox *in, uv_loop_t *loop) {
-    *in = (struct inbox){0};
+    memset(in, 0, sizeof *in);
     in->wake.data = in;
     return uv_async_init(loop, &in->wake, on_wake);
 }

@@ -521,7 +521,7 @@ static int run(struct fake *w) {
             if (poll(&stop, 1, (int)wait) > 0) return 0;
             continue;
         }
-        if (w->v.exit >= 0) return (int)w->v.exit;
+        if (w->v.exit >= 0) return wire_close(w->wire, 0), (int)w->v.exit;
         reset(w);
         bool good = serve(w);
         struct frame bye = {.type = FRAME_GOODBYE, .goodbye = {"sigterm"}};
