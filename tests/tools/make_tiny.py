@@ -77,7 +77,8 @@ def text_tensors(a, prefix):
     def norm(name, n, centre=0.0):
         return name, centre + 0.2 * normal(a.seed, name, (n,))
 
-    yield "embed_tokens.weight", normal(a.seed, "embed", (a.vocab, D))
+    # A tied head sees the token's own row again: small rows keep it from drawing the same token for ever.
+    yield "embed_tokens.weight", normal(a.seed, "embed", (a.vocab, D)) * (1 if a.untied else D ** -0.5)
     for i in range(a.layers):
         p = f"layers.{i}."
         yield norm(p + "input_layernorm.weight", D)
