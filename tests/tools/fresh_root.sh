@@ -11,6 +11,7 @@ root=$1
 shift
 [ $# -gt 0 ] || set -- quickstart run
 
+# shellcheck disable=SC2016  # apt-get expands it
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' | awk '$2 == "bookworm" {print $1; exit}')
 mirror=${mirror:-http://deb.debian.org/debian}
 
