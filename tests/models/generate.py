@@ -2,7 +2,7 @@
 """Synthetic conversations for the demo model: everything comes from the small grammars in skills_*.py and words.py.
 
 generate.py --count 1000 --seed 1 [--split train|test] [--only SKILL] > items.jsonl
-generate.py --overlap 200000      counts test items that share text with that many training items
+generate.py --overlap 300000 [--json FILE]      test items that share text with that many training items
 
 An item holds the messages, the tools, thinking on or off, the answer (content, thought, calls), how it is judged, and
 the rendered prompt and answer. One key in ten is held out; tests draw only those. Standard library only.
@@ -37,7 +37,7 @@ def test_set(per_skill, seed=77, skills=None):
     return [it for s in found if not skills or s in skills for it in found[s]]
 
 
-def overlap(train_count, per_skill=100, seed=1000):
+def overlap(train_count, per_skill=60, seed=1000):
     """Per skill: test items, how many prompts occur in training, how many key texts do (case and marks apart)."""
     prompts, texts = set(), set()
     for it in items(train_count, seed):
@@ -56,10 +56,14 @@ def main():
     ap.add_argument("--split", choices=["train", "test"], default="train")
     ap.add_argument("--only", choices=list(DRAWERS))
     ap.add_argument("--overlap", type=int, metavar="COUNT", help="compare the test split with COUNT training items")
+    ap.add_argument("--json", help="with --overlap: also write the counts there")
     o = ap.parse_args()
     if o.overlap:
-        for skill, (n, p, u) in overlap(o.overlap).items():
+        table = overlap(o.overlap)
+        for skill, (n, p, u) in table.items():
             print(f"{skill:24} {n:5} test items, same prompt in training {p}, same key text {u}")
+        if o.json:
+            with open(o.json, "w") as f: json.dump({k: u for k, (n, p, u) in table.items()}, f)
         return
     for it in items(o.count, o.seed, o.split == "test", o.only):
         sys.stdout.write(json.dumps(it, ensure_ascii=False) + "\n")
