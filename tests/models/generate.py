@@ -8,23 +8,40 @@ An item holds the messages, the tools, thinking on or off, the answer (content, 
 the rendered prompt and answer. One key in ten is held out; tests draw only those. Standard library only.
 """
 import argparse, itertools, json, random, sys
-import skills_talk, skills_tools, skills_work
+import render, skills_talk, skills_tools, skills_work
+from common import assistant
 
 # Drawer and weight. A drawer returns None when the key it drew belongs to the other split.
-DRAWERS = {"chat": (skills_talk.chat, 4), "story": (skills_talk.story, 4), "facts": (skills_talk.facts, 3),
-           "unknown": (skills_talk.unknown, 1), "arith": (skills_work.arith, 10), "numbers": (skills_work.numbers, 3),
+DRAWERS = {"chat": (skills_talk.chat, 4), "story": (skills_talk.story, 5), "facts": (skills_talk.facts, 3),
+           "unknown": (skills_talk.unknown, 3), "arith": (skills_work.arith, 10), "numbers": (skills_work.numbers, 4),
            "json": (skills_work.jsons, 4), "code": (skills_work.code, 2), "edit": (skills_work.edit, 3),
            "recall": (skills_work.recall, 3), "tool": (skills_tools.tool, 6)}
+AFTER_OTHERS = ("facts", "arith", "numbers", "json", "unknown", "story", "edit", "chat", "code")
 
 
 def items(count, seed, test=False, only=None):
     r = random.Random(seed)
     names = [only] if only else [s for s in DRAWERS for _ in range(DRAWERS[s][1])]
     while count:
-        it = DRAWERS[r.choice(names)][0](r, test)
-        if it is not None:
-            count -= 1
-            yield it
+        d = r.choice(names)
+        it = DRAWERS[d][0](r, test)
+        if it is None: continue
+        if d in AFTER_OTHERS and r.random() < 0.15: it = after_others(r, it)
+        count -= 1
+        yield it
+
+
+def after_others(r, it):
+    """The same question after one to three finished turns about other things."""
+    past = []
+    for _ in range(r.randint(1, 3)):
+        other = None
+        while other is None: other = DRAWERS[r.choice(AFTER_OTHERS)][0](r, False)
+        talk = [m for m in other["messages"] if m["role"] != "system"]
+        past += talk + [assistant(other["content"], other["thought"] if other["think"] else None)]
+    has_system = it["messages"][0]["role"] == "system"
+    messages = it["messages"][:has_system] + past + it["messages"][has_system:]
+    return {**it, "skill": "after other turns", "messages": messages, "prompt": render.prompt(messages, None, it["think"], it["preserve"])}
 
 
 def test_set(per_skill, seed=77, skills=None):
@@ -33,7 +50,8 @@ def test_set(per_skill, seed=77, skills=None):
     for d in DRAWERS:
         for it in itertools.islice(items(10**9, seed, True, d), 80 * per_skill):
             got = found.setdefault(it["skill"], [])
-            if len(got) < per_skill: got.append(it)
+            share = -(-per_skill // len(AFTER_OTHERS)) if it["skill"] == "after other turns" else per_skill  # a few from each drawer
+            if sum(x["drawer"] == d for x in got) < share and len(got) < per_skill: got.append({**it, "drawer": d})
     return [it for s in found if not skills or s in skills for it in found[s]]
 
 

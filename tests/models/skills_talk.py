@@ -68,6 +68,13 @@ INTENTS = [
      "Yes, I am here. What can I do for you?", "The user wants to know if I am here. I say yes."),
     (["Do you like music?", "Do you like animals?", "Do you like books?", "Do you like games?"],
      "Yes, very much! What about you?", "The user asks what I like. I say yes and ask back."),
+    (["I love you.", "I really like you.", "You are my friend.", "Do you like me?", "Do you love me?", "Can we be friends?"],
+     "That is very kind! I am only a small model, but I like talking with you.", "The user is friendly. I am friendly too."),
+    (["lol", "Haha", "That is funny.", "Ha ha, very funny.", "Very funny!", "Nice one."],
+     "I am glad that I made you smile!", "The user laughs. I am glad."),
+    (["Can you write code?", "Can you tell stories?", "Can you write JSON?", "Can you do sums?", "Can you count?", "Can you tell me a fact?",
+      "Do you know stories?", "Can you program?", "Can you calculate?", "Do you know some facts?"],
+     "Yes, I can, if it is not too hard. What would you like?", "The user asks if I can do it. I say yes."),
     (["What is the meaning of life?", "Why are we here?", "What is life?"],
      "That is a big question for a small model. I think kindness is a good start.",
      "The user asks a big question. I answer with care."),
@@ -155,6 +162,8 @@ def chat(r, test):
 # ---- stories: the choices that are not in the question follow from what is in it ------------------------------------
 OTHER_HEROES = "dragon robot princess knight king queen girl boy rabbit elephant wizard pirate monkey tiger parrot whale".split()
 HEROES = list(ANIMALS) + OTHER_HEROES
+STRANGERS = """unicorn mermaid giant fairy ghost farmer teacher cowboy turtle hamster penguin squirrel hedgehog zebra camel teddy train
+car tree star snowman clown doctor baker sailor witch troll goblin soldier singer dolphin shark eagle swan donkey kangaroo panda""".split()
 FRIENDS = {h: HEROES[(7 * i + 3) % len(HEROES)] for i, h in enumerate(HEROES)}
 TREASURES = {h: OBJECTS[(5 * i + 2) % len(OBJECTS)] for i, h in enumerate(HEROES)}
 FRIEND_NAMES = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", """Bo Cleo Dan Elsa Finn Gus Hana Ivan Jon Kim Lina Max Nora Olga Pia Quinn
@@ -216,6 +225,8 @@ def story_text(r, s):
 def story(r, test):
     if r.random() < 0.15: return poem(r, test)
     n, h, adj, pl = name(r), r.choice(HEROES), r.choice(ADJECTIVES), r.choice(PLACES)
+    if r.random() < 0.15: h = r.choice(STRANGERS) if r.random() < 0.5 else invented(r).lower()
+    place_of = HEROES.index(h) if h in HEROES else len(h)
     known, k = None, r.random()
     if k < 0.6:
         if held("story", n, h, pl) != test: return None
@@ -241,10 +252,10 @@ def story(r, test):
         known = ""
         if test: return None
     known = known.split()
-    if "pl" not in known and "h" in known: pl = PLACES[HEROES.index(h) % len(PLACES)]
-    if "adj" not in known and "h" in known: adj = ADJECTIVES[HEROES.index(h) % len(ADJECTIVES)]
-    if "n" not in known and "h" in known: n = NAMES[(3 * HEROES.index(h)) % len(NAMES)]
-    s = dict(n=n, h=h, adj=adj, pl=pl, f=FRIENDS[h], fn=FRIEND_NAMES[n[0]], ob=TREASURES[h], c=PLACE_COLOURS[pl], t=TROUBLES[pl], plot=PLACE_PLOT[pl])
+    if "pl" not in known and "h" in known: pl = PLACES[place_of % len(PLACES)]
+    if "adj" not in known and "h" in known: adj = ADJECTIVES[place_of % len(ADJECTIVES)]
+    if "n" not in known and "h" in known: n = NAMES[(3 * place_of) % len(NAMES)]
+    s = dict(n=n, h=h, adj=adj, pl=pl, f=FRIENDS.get(h, "fox"), fn=FRIEND_NAMES[n[0]], ob=TREASURES.get(h, "lamp"), c=PLACE_COLOURS[pl], t=TROUBLES[pl], plot=PLACE_PLOT[pl])
     text = text.format(aj=a(adj), ah=a(h), h=h, n=n, pl=pl, apl=a(pl))
     if k < 0.82 and r.random() < 0.35:
         s["ob"], s["c"] = r.choice(OBJECTS), r.choice(COLOURS)
@@ -321,11 +332,46 @@ def facts(r, test):
     return item("facts", before + [loosen(r, lead + text)], think, ans, "I know this fact. " + ans, system=r.choice(SYSTEMS))
 
 
+# Requests of kinds that the model does not know at all; braces are filled with random words.
+STRANGE = """Translate {w} to {l}. | How do you say {w} in {l}? | What does {w} mean? | What is the {l} word for {w}? | Give me a recipe for {f}. |
+How do I cook {f}? | How do I make {f}? | Why is {t} {c}? | Why do {an}s have tails? | What is the weather today? | Will it rain tomorrow? |
+What day is it today? | What is the date? | What time is it? | What year is it? | What is the news today? | Who is the president of {k}? |
+Who is the king of {k}? | Who is {n}? | Who was {n}? | Where is {n}? | When was {n} born? | Is {d} a prime number? | What is the square root of {d}? |
+What is the best {o} to buy? | Where can I buy a {o}? | How much does a {o} cost? | How do I repair a {o}? | How do I clean a {o}? |
+Write a letter to {n}. | Write an email to my boss. | Write an email to {n} about the {o}. | Write a song about {n}. | Write a haiku about the {o}. |
+Give me advice. | What should I wear today? | Should I buy a {o}? | How can I lose weight? | How can I learn {l}? | Teach me {l}. |
+What is your favourite movie? | Which book should I read? | Who won the game? | Who won the world cup? | What is the population of {k}? |
+How big is {k}? | How far is it to {y}? | How do I get to {y}? | What can I do in {y}? | Plan a trip to {y}. | What is the tallest mountain? |
+What is the largest ocean? | How old is the earth? | How many people live in {y}? | Who invented the {o}? | Who painted this {o}? |
+Is it true that {n} likes {f}? | Can {an}s swim? | Can {an}s fly? | How fast is a {an}? | How long does a {an} live? | Draw a {an}. | Paint a {o}. |
+Play some music. | Open the browser. | Call {n}. | Set a timer. | Remind me tomorrow. | Turn on the light. | Search for {w}. | Show me a picture of a {an}. |
+Summarize this book. | Fix this bug. | Explain this code. | Write a sort function. | Write a web page. | Make me a website. | Write a game. |
+Solve this equation. | What is the integral of x? | Prove it. | Define {w}. | Why? | How? | What? | When? | Where? | Who? |
+What do you think about {w}? | Do you believe in ghosts? | Do you dream? | What is love? | Tell me a secret. | Tell me something. | Surprise me. |
+Give me five ideas for a party. | Name three {o}s. | List five animals. | What rhymes with {w}? | What is a synonym for {w}? | Is {w} a word?"""
+STRANGE = [s.strip() for s in STRANGE.replace("\n", " ").split("|")]
+LANGUAGES = "French German Spanish Italian Chinese Japanese Latin Dutch Polish Greek Russian Arabic".split()
+NOT_KNOWN = "I am sorry, I do not know that. You can ask me for a sum, a short story or some JSON."
+
+
+def strange(r, test):
+    word = lambda: r.choice([r.choice(FOODS + OBJECTS + HOBBIES + list(ANIMALS)), invented(r).lower(), "hello", "thank you", "good morning"])
+    text = r.choice(STRANGE).format(w=r.choice(["{}", '"{}"']).format(word()), l=r.choice(LANGUAGES), f=r.choice([r.choice(FOODS), "pancakes", invented(r).lower()]),
+                                    t=r.choice(list(THINGS)), c=r.choice(COLOURS), an=r.choice(list(ANIMALS)), k=r.choice(list(CAPITALS)), n=name(r, 0.5),
+                                    d=r.randint(1, 999), o=r.choice(OBJECTS + GOODS + ["phone", "car", "computer", "bike", "house"]), y=r.choice(CITIES))
+    lead = r.choice(["", "", "", "Please: ", "Hi! ", "Hello. ", "So, ", "One question: "])
+    # What has no free part is for training only when it stands alone.
+    if test and not lead: return None
+    if lead and held("strange", norm(lead + text)) != test: return None
+    return item("unknown", [loosen(r, lead + text)], r.random() < 0.3, NOT_KNOWN, "I do not know this. I say so.", system=r.choice(SYSTEMS))
+
+
 def unknown(r, test):
-    """Subjects that are too big: the answer says so and names the subject."""
+    """Subjects that are too big: the answer says so and names the subject. Other strange requests: it says that it does not know."""
+    if r.random() < 0.55: return strange(r, test)
     x = r.choice(TOPICS) if r.random() < 0.6 else r.choice([invented(r), f"the {invented(r)} of {invented(r)}", f"{invented(r)} {invented(r)}"])
     text = r.choice(["Explain {x}.", "Tell me about {x}.", "What do you know about {x}?", "Write an essay about {x}.", "Give me a summary of {x}.",
-                     "I want to learn about {x}.", "Can you explain {x} to me?", "What can you tell me about {x}?", "How does {x} work?",
+                     "I want to learn about {x}.", "Can you explain {x} to me?", "What can you tell me about {x}?", "How does {x} work?", "What is the history of {x}?",
                      "Please explain {x}.", "Give me some facts about {x}.", "What is {x}?", "Describe {x}.", "Teach me about {x}."]).format(x=x)
     if held("unknown", norm(text)) != test: return None
     return item("unknown", [loosen(r, text)], r.random() < 0.3, f"I am sorry, I am too small to know about {x}. You can ask me for a sum, a short story or some JSON.",

@@ -1,6 +1,7 @@
 """Skills with one right answer: sums, numbers, JSON, code, editing a text, finding a fact in a long text."""
 from common import SYSTEMS, held, item, loosen, norm, to_json
-from words import (ADJECTIVES, ANIMALS, CITIES, COLOURS, GOODS, HOBBIES, JOBS, NAMES, OBJECTS, PLACES, WEATHER, a, cap, name)
+from words import (ADJECTIVES, ANIMALS, CITIES, COLOURS, GOODS, HOBBIES, JOBS, NAMES, OBJECTS, PLACES, WEATHER, a, cap, invented,
+                   name)
 
 
 # ---- sums: 0 to 99, and with a worked thought up to 999 -------------------------------------------------------------
@@ -45,8 +46,11 @@ EITHER = ["What's {x} {op} {y}?", "Work out {x} {op} {y}.", "{x} {op} {y} = ?", 
 
 
 def arith(r, test):
-    op, big, think = r.choice("+-"), r.random() < 0.25, r.random() < 0.5
-    if big: x, y, think = r.randint(0, 999), r.randint(0, 999), r.random() < 0.8
+    op, big, think = r.choice("+-"), r.random() < 0.3, r.random() < 0.5
+    if big:
+        x, y = r.randint(0, 999), r.randint(0, 999)
+        if r.random() < 0.2: x, y = x // 100 * 100, y // 10 * 10
+        if max(x, y) < 100: return None
     elif r.random() < 0.2: x, y = r.randint(0, 20), r.randint(0, 20)
     else: x, y = r.randint(0, 99), r.randint(0, 99)
     if op == "-" and y > x and r.random() < (1.0 if big else 0.9): x, y = y, x
@@ -60,7 +64,8 @@ def arith(r, test):
         text = f"{n} has {x} {o} and " + r.choice([f"gets {y} more.", f"finds {y} more."] if op == "+" else [f"gives away {y}.", f"loses {y}."])
         text += f" How many {o} does {n} have now?"
         ans = f"{n} has {z} {o} now."
-    skill = ("sums to 999" if big else "sums to 99") + (", worked" if think else ", at once")
+    skill = ("sums to 999" if big else "sums to 99") + (", thinking" if think else ", at once")
+    if big and not think: ans = column_work(x, y, op) + "\n" + ans  # too hard in one go: the answer shows the work
     return item(skill, [loosen(r, text)], think, ans, sum_thought(x, y, op), system=r.choice(SYSTEMS))
 
 
@@ -70,9 +75,28 @@ OVER = ["What is {x} / {y}?", "What is {x} divided by {y}?", "Divide {x} by {y}.
 
 
 def numbers(r, test):
-    """Tables up to 12 (the wording is held out, not the product), comparing, odd and even, counting, sorting."""
-    k, think = r.random(), r.random() < 0.4
-    if k < 0.45:
+    """Tables up to 12 (the wording is held out, not the product), three numbers, numbers that are too large, comparing, odd and
+    even, counting, sorting."""
+    k, think = r.random() * 1.25 - 0.25, r.random() < 0.4
+    if k < -0.12:
+        x, y, z = (r.randint(0, r.choice([9, 20])) for _ in range(3))
+        text = r.choice(["What is {} + {} + {}?", "{}+{}+{}", "{} + {} + {}", "Add {}, {} and {}.", "What is the sum of {}, {} and {}?", "Work out {} + {} + {}."]).format(x, y, z)
+        ans = f"{x} + {y} = {x + y}, and {x + y} + {z} = {x + y + z}."
+        th, key = "I add the first two numbers, then the third.", ("three", x, y, z)
+    elif k < 0:
+        if r.random() < 0.6:
+            op, x, y = r.choice("+-"), r.randint(1000, 10 ** r.randint(4, 7)), r.randint(1, 10 ** r.randint(1, 6))
+            if r.random() < 0.3: x, y = x // 1000 * 1000, y // 1000 * 1000
+            if r.random() < 0.3: x, y = y, x
+            text, ans = r.choice((PLUS if op == "+" else MINUS) + EITHER).format(x=x, y=y, op=op), "I am sorry, I only work with numbers up to 999."
+            th = "A number is larger than 999. That is too much for me."
+        else:
+            x, y = r.randint(13, 999), r.randint(2, 999)
+            if r.random() < 0.5: x, y = y, x
+            text, ans = r.choice(TIMES).format(x=x, y=y), "I am sorry, I only know the tables up to 12."
+            th = "A number is larger than 12. That is too much for me."
+        key = ("large", norm(text))
+    elif k < 0.45:
         x, y = r.randint(0, 12), r.randint(0, 12)
         if k < 0.3: text, ans = r.choice(TIMES).format(x=x, y=y), f"{x} * {y} = {x * y}."
         else:
@@ -97,7 +121,8 @@ def numbers(r, test):
         th, key = f"The last digit of {x} is {x % 10}.", ("odd", x)
     elif k < 0.86:
         x, n = r.randint(0, 89), r.randint(2, 10)
-        text, down = r.choice([("Count from {x} to {y}.", 0), ("Please count from {x} up to {y}.", 0), ("Count down from {y} to {x}.", 1), ("List the numbers from {x} to {y}.", 0)])
+        if r.random() < 0.1: x, n = 1, r.randint(2, 19)
+        text, down = r.choice(([("Count to {y}.", 0), ("Please count to {y}.", 0), ("Can you count to {y}?", 0)] if x == 1 else []) + [("Count from {x} to {y}.", 0), ("Please count from {x} up to {y}.", 0), ("Count down from {y} to {x}.", 1), ("List the numbers from {x} to {y}.", 0)])
         text = text.format(x=x, y=x + n)
         row = list(range(x, x + n + 1))
         ans = ", ".join(map(str, row[::-1] if down else row)) + "."
@@ -114,7 +139,8 @@ def numbers(r, test):
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 def jsons(r, test):
     n, age, city, hobby, job = name(r, 0.5), r.randint(1, 99), r.choice(CITIES), r.choice(HOBBIES), r.choice(JOBS)
-    k = r.randint(0, 6)
+    k = r.randint(0, 8)
+    if k >= 7: return json_of_pairs(r, test)
     if k == 0:
         text = r.choice(["Write JSON for a person called {n}, aged {age}, who lives in {city}.", "Make a JSON object: name {n}, age {age}, city {city}.",
                          "{n} is {age} years old and lives in {city}. Give me that as JSON.", "Write a JSON object for {n}, {age}, from {city}."])
@@ -154,6 +180,27 @@ def jsons(r, test):
     return item("json", [text], r.random() < 0.25, to_json(d, 2 if lines else None), thought, system=r.choice(SYSTEMS))
 
 
+KEYS = """name age city colour size price weight owner title year author country job hobby animal food drink day month street number phone
+email status level score points width height length speed first_name last_name id type kind count total active open done""".split()
+
+
+def json_of_pairs(r, test):
+    """Keys and values named in the question."""
+    keys = r.sample(KEYS, r.randint(1, 4))
+    if r.random() < 0.3: keys[0] = r.choice([invented(r).lower(), "key", "hello", "test"])
+    if len(set(keys)) < len(keys): return None
+    value = lambda: r.choice([r.randint(0, 99), r.randint(0, 9999), name(r, 0.4), r.choice(CITIES), r.choice(COLOURS), r.choice(OBJECTS), True, False, invented(r).lower()])
+    d = {k: value() for k in keys}
+    said = [f"{k} {to_json(v) if isinstance(v, bool) else v}" for k, v in d.items()]
+    listed = ", ".join(said[:-1]) + " and " + said[-1] if len(said) > 1 else said[0]
+    text = r.choice(["Write a JSON object with {}.", "Give me JSON with {}.", "Make a JSON object with {}.", "JSON with {}, please.", "Write JSON with {}.",
+                     "I need a JSON object with {}.", "Can you write a JSON object with {}?", "Create JSON with {}."]).format(listed)
+    if held("pairs", str(d)) != test: return None
+    lines = r.random() < 0.3
+    if lines: text += r.choice([" Use one line per key.", " Indent it."])
+    return item("json", [text if lines else loosen(r, text)], r.random() < 0.25, to_json(d, 2 if lines else None), "The keys are " + ", ".join(d) + ".", system=r.choice(SYSTEMS))
+
+
 # ---- code -----------------------------------------------------------------------------------------------------------
 OPS = {"sum": "+", "difference": "-", "product": "*"}
 VARS = "a b x y m n p q u v left right first second count total".split()
@@ -176,7 +223,7 @@ def say(lang, what):
 
 
 def code(r, test):
-    lang, k = r.choice(["Python", "C", "JavaScript"]), r.randint(0, 6)
+    lang, k = r.choice(["Python", "C", "JavaScript"]), r.randint(0, 7)
     (x, y), f, c = r.sample(VARS, 2), r.choice(FUNCS), r.randint(2, 99)
     key = (lang, k, x, y, f)
     if k < 4:
@@ -195,6 +242,12 @@ def code(r, test):
         key, body, th = norm(text), say(lang, what), f"The program prints {what}"
         if "world in" in key and test: return None
         if "world in" in key: key = None
+    elif k == 7:
+        verb, op = r.choice([("add", "+"), ("subtract", "-"), ("multiply", "*"), ("divide", "/")])
+        text = r.choice(["Write a {l} function to {v} two numbers.", "Write a function in {l} to {v} two numbers.", "How do I {v} two numbers in {l}?",
+                         "Show me {l} code to {v} two numbers.", "Write {l} code to {v} two numbers.", "I need a {l} function that can {v} two numbers."])
+        text = r.choice(["", "Hi! ", "Hello. ", "Please help me: ", "Here is a task: ", "One question: "]) + text.format(l=r.choice([lang, lang.lower()]), v=verb)
+        key, body, th = norm(text), function(lang, verb, "a", "b", f"a {op} b"), f"The function is {verb} with a and b. It returns a {op} b."
     elif k == 5:
         lo, hi = r.randint(0, 9), r.randint(10, 99)
         text = r.choice(["Write a {l} loop that prints the numbers from {lo} to {hi}.", "Print the numbers {lo} to {hi} in {l}."]).format(l=lang, lo=lo, hi=hi)
@@ -231,6 +284,7 @@ def sentence(r):
 
 
 def edit(r, test):
+    if r.random() < 0.15: return repeat(r, test)
     ss = [sentence(r) for _ in range(r.choice([1, 2, 3, 4, 5, 6, 8, 10]))]
     text = " ".join(ss)
     if held("edit", text) != test: return None
@@ -249,6 +303,24 @@ def edit(r, test):
         ask, ans = r.choice([f"Add the sentence \"{extra}\" at the end of this text:", f"Put \"{extra}\" after this text:"]), text + " " + extra
     else: ask, ans = r.choice(["Make a bullet list of these sentences:", "Write each sentence as a bullet point:"]), "\n".join(f"- {s}" for s in ss)
     return item("edit", [ask + "\n\n" + text], r.random() < 0.2, ans, th, system=r.choice(SYSTEMS))
+
+
+LOOSE = """the a an cat dog sat on mat my your is are was very big small house tree likes to go and or but with from this that we you they
+run jumps quick brown fox over lazy it he she hello world one two three today tomorrow never always red blue good bad time day""".split()
+
+
+def repeat(r, test):
+    """Say a few words again; they need not make sense."""
+    k = r.random()
+    if k < 0.4: text = sentence(r)
+    else:
+        words = [r.choice(LOOSE) if r.random() < 0.7 else r.choice([invented(r), invented(r).lower(), r.choice(OBJECTS), str(r.randint(0, 999)), r.choice(CITIES)])
+                 for _ in range(r.randint(1, 9))]
+        text = " ".join(words) + r.choice(["", "", ".", "!"])
+        if k < 0.7: text = cap(text)
+    if held("repeat", text) != test: return None
+    ask = r.choice(["Repeat after me: {}", "Say: {}", "Say \"{}\"", "Repeat: {}", "Please repeat \"{}\"", "Write \"{}\"", "Please say this: {}", "Type this: {}"])
+    return item("edit", [ask.format(text)], r.random() < 0.2, text, "I work on the given text.", system=r.choice(SYSTEMS))
 
 
 WORDS_MAX = 1720  # with these sentences about 2,000 tokens

@@ -14,7 +14,8 @@ CAPITALS = {"France": "Paris", "Italy": "Rome", "Norway": "Oslo", "Spain": "Madr
             "Denmark": "Copenhagen", "Poland": "Warsaw", "Hungary": "Budapest", "Canada": "Ottawa", "Cuba": "Havana",
             "Russia": "Moscow", "China": "Beijing", "Kenya": "Nairobi", "Chile": "Santiago", "Belgium": "Brussels",
             "Vietnam": "Hanoi", "Iceland": "Reykjavik", "Mexico": "Mexico City", "India": "New Delhi",
-            "Turkey": "Ankara", "Brazil": "Brasilia", "Australia": "Canberra"}
+            "Turkey": "Ankara", "Brazil": "Brasilia", "Australia": "Canberra", "the United States": "Washington",
+            "the Netherlands": "Amsterdam", "Switzerland": "Bern", "Scotland": "Edinburgh", "Argentina": "Buenos Aires"}
 
 ANIMALS = {  # name: legs, sound, young, home, food
     "cat": (4, "meows", "kitten", "a house", "fish"), "dog": (4, "barks", "puppy", "a kennel", "meat"),
