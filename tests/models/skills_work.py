@@ -64,7 +64,7 @@ def arith(r, test):
         text = f"{n} has {x} {o} and " + r.choice([f"gets {y} more.", f"finds {y} more."] if op == "+" else [f"gives away {y}.", f"loses {y}."])
         text += f" How many {o} does {n} have now?"
         ans = f"{n} has {z} {o} now."
-    skill = ("sums to 999" if big else "sums to 99") + (", thinking" if think else ", at once")
+    skill = ("sums to 999" if big else "sums to 99") + (", thinking" if think else ", thinking off")
     if big and not think: ans = column_work(x, y, op) + "\n" + ans  # too hard in one go: the answer shows the work
     return item(skill, [loosen(r, text)], think, ans, sum_thought(x, y, op), system=r.choice(SYSTEMS))
 

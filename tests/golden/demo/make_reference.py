@@ -10,7 +10,7 @@ import numpy as np
 import evaluate, generate, skills_work
 
 CUTS = [1, 2, 15, 16, 17, 64, 65, 129]  # prompts cut to these lengths; the others keep their own
-WHOLE = ["sums to 99, thinking", "sums to 99, at once", "story", "json", "edit", "code", "chat", "tool call", "tool result", "several calls"]
+WHOLE = ["sums to 99, thinking", "sums to 99, thinking off", "story", "json", "edit", "code", "chat", "tool call", "tool result", "several calls"]
 EDGES = [15, 16, 63, 64, 65, 127, 128, 191, 192, 255, 256, 511, 512]
 GREEDY = 32
 
