@@ -64,11 +64,15 @@ Logits of this model in transformers (fp32, eager) and in the training code diff
 
 ## Limits
 
-- English of the grammars only; other questions get "I am too small to know about ..." at best, nonsense at worst.
-- Sums are trained with numbers up to 99, and with a worked thought up to 999; tables up to 12; nothing beyond.
+- English of the grammars only. Other questions get "I am sorry, I do not know that." at best, nonsense at worst; wordings far
+  from the trained ones can fail too ("Hi, I'm Sarah", "Thank you so much for your help!", a poem about a word without an article).
+- Sums: two numbers up to 999 (above 99 the work is shown, in the thought or in the answer), three numbers up to 20, tables up to
+  12. Larger numbers are declined.
 - Facts are limited to the lists in `tests/models/words.py`.
+- Invented names are now and then misspelt in JSON.
 - `max_position_embeddings` is 4,096, training rows had 2,048 tokens; see the last row of the recall table.
-- Greedy stories about the same hero are alike in wording; sample at temperature 0.7 to 1 for variety.
+- Greedy stories about the same hero are alike; sample at temperature 0.7 to 1 for variety. The first draft of the MTP layer is
+  nearly always right under greedy decoding, so rejected drafts need sampled requests or drafts that are wrong on purpose.
 
 ## Licence
 

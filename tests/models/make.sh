@@ -9,7 +9,7 @@ mkdir -p "$model"
 [ "$model/chat_template.jinja" -ef "$here/demo/chat_template.jinja" ] || cp "$here/demo/chat_template.jinja" "$model/"
 python3 "$here/generate.py" --overlap "${OVERLAP:-300000}" --json "$model/overlap.json" > "$model/overlap.txt" & counting=$!
 python3 "$here/train.py" --out "$model" "$@" || { status=$?; kill $counting; exit $status; }
-python3 "$here/evaluate.py" --model "$model" --n "${EVAL_N:-60}"
+python3 "$here/evaluate.py" --model "$model" --n "${EVAL_N:-50}"
 python3 "$here/../golden/demo/make_reference.py" --model "$model" --out "$reference"
 python3 "$here/make_questions.py" --model "$model" > "$questions"
 wait $counting
