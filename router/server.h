@@ -1,0 +1,50 @@
+/* server: the request loop with everything on it, from start to end (docs/map.md). main thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <uv.h>
+
+#include "router/queue.h"
+
+struct access_log;
+struct backends;
+struct config;
+struct err;
+struct listener;
+struct metrics;
+struct model;
+struct ops;
+struct relay;
+struct request;
+struct snapshots;
+
+TAILQ_HEAD(request_list, request);
+
+struct server {
+    uv_loop_t loop;
+    const struct config *config;
+    struct model *model;
+    struct metrics *metrics;
+    struct snapshots *snapshots;
+    struct access_log *access;
+    struct listener *api; // NULL: closed
+    struct ops *ops;
+    struct backends *backends;
+    struct relay *relay;
+    struct queue queue;
+    struct request_list requests; // all that are not over
+    uint32_t ranks;
+    uint64_t no_ready_since_ms; // 0: a worker is ready
+    bool ever_ready;
+    bool draining;
+};
+
+// Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. Returns the exit status.
+int server_run(const struct config *c, bool spawn);
+
+// Places what waits on workers with room. Safe to call at any time.
+void server_place(struct server *s);
+// The longest context of a worker that has said so, else the checkpoint's.
+uint32_t server_context_max(const struct server *s);
+uint32_t server_ready_workers(const struct server *s);
