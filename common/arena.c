@@ -67,7 +67,7 @@ void *arena_copy(struct arena *a, const void *p, size_t bytes) {
 
 char *arena_strndup(struct arena *a, const char *s, size_t len) {
     char *p = arena_alloc(a, len + 1);
-    memcpy(p, s, len);
+    if (len) memcpy(p, s, len);
     p[len] = '\0';
     return p;
 }

@@ -41,11 +41,12 @@ enum frame_type {
 enum {
     FRAME_BYTES_MAX = 8 << 20,        // of a whole frame; also nng's receive limit on every socket
     FRAME_LOBBY_BYTES_MAX = 64 << 10, // of a frame to or from the lobby
-    FRAME_DEPTH_MAX = 6,              // containers within containers
+    FRAME_DEPTH_MAX = 8,              // containers within containers
     FRAME_OBJECTS_MAX = 1 << 20,      // msgpack objects in one frame
     FRAME_TEXT_BYTES_MAX = 4096,      // of any one string
     FRAME_STREAMS_MAX = 4096,         // entries of one TOKENS or CANCEL
     FRAME_PROMPT_IDS_MAX = 1 << 20,   // prompt ids + given ids of one SUBMIT
+    FRAME_ROUND_IDS_MAX = 4096,       // ids of one stream in one TOKENS
     FRAME_STOP_IDS_MAX = 64,
     FRAME_BIAS_MAX = 1024,
     FRAME_RANGES_MAX = 4096, // of VOCAB's ids in use
@@ -178,6 +179,7 @@ enum frame_finish {
     FRAME_FINISH_STOP = 1,  // a stop id; stop_id says which
     FRAME_FINISH_LENGTH,    // max_tokens or the window
     FRAME_FINISH_CANCELLED, // answer to CANCEL: nothing of this stream comes after
+    FRAME_FINISH_END,
 };
 
 struct frame_done {
@@ -287,8 +289,9 @@ struct frame {
     };
 };
 
-// Appends one frame. The caller keeps to the limits (asserted); ids are copied. ST_OK always but for a frame
-// over FRAME_BYTES_MAX, which is ST_FULL and leaves out as it was.
+// Appends one frame. The caller keeps to the limits (asserted); ids are copied, bytes of a text that are no UTF-8 go
+// as '?'. ST_OK always but for a frame over FRAME_BYTES_MAX or FRAME_OBJECTS_MAX, which is ST_FULL and leaves out as
+// it was.
 int frame_encode(struct strbuf *out, const struct frame *f, struct err *e);
 // Reads exactly one frame of len bytes. Strings and id lists of *ret point into bytes or live in a. An unknown type
 // is ST_UNSUPPORTED (skip it); anything else wrong is ST_CORRUPT with what was wanted and found (drop the peer).

@@ -1,7 +1,18 @@
 /* reply: turns the ids of one choice into text as they come: characters, stop strings, the thought apart.
  *
  * Pure and deterministic: any cutting of the same ids into pushes gives the same joined text, and no text is held
- * back longer than it is part of a character, the proper prefix of a stop string or of a mark. One thread at a time. */
+ * back longer than it is part of a character, the proper prefix of a stop string or of a mark. One thread at a time.
+ *
+ * Text is the bytes of the ids, joined; a run of bytes that is no character becomes U+FFFD, one that the end of the
+ * reply cuts is dropped. Ids not in use, and special ids when they are skipped, have no text.
+ *
+ * The thought (split_thought and in_thought) ends at the id of </think>, or at that of <tool_call> when the model
+ * forgets the mark: the call is content. Marks are ids only; text that spells one stays text. Newlines that touch
+ * </think> belong to the mark: those before it are no reasoning, those behind it no content. <think> within the thought
+ * and </think> within the content are dropped.
+ *
+ * A stop string is looked for in the visible content alone. The reply ends at the first byte at which any is complete;
+ * of several that end there, the longest is the one that matched. Content behind it is not part of the reply. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,18 +23,21 @@
 struct tokenizer;
 struct reply; // defined in reply.c
 
+enum { REPLY_STOPS_MAX = 16, REPLY_STOP_BYTES_MAX = 1024 };
+
 struct reply_options {
     const struct tokenizer *tokenizer; // outlives the reply
     bool in_thought;                   // the prompt ends in an open thought
     bool split_thought;                // false: completions, all is content
     bool skip_special;
     bool include_stop;        // the stop string stays in the content
-    const char *const *stops; // copied; matched in content only
+    const char *const *stops; // copied; each valid UTF-8, 1 byte at least
     const size_t *stop_lens;
     size_t stop_count;
-    uint32_t min_tokens; // stop strings have no effect before
+    uint32_t min_tokens; // a stop string completed by an earlier id than this many-th has no effect
 };
 
+// At most REPLY_STOPS_MAX stops of REPLY_STOP_BYTES_MAX bytes: the caller has checked.
 struct reply *reply_new(const struct reply_options *o);
 void reply_free(struct reply *r); // NULL is fine
 
@@ -35,15 +49,20 @@ enum reply_end {
 struct reply_delta { // appended to; the caller resets
     struct strbuf reasoning, content;
 };
+void reply_delta_fini(struct reply_delta *d);
 
 // Takes ids in order until a stop string is complete. Returns how many were taken: those count for the reply (its
 // hash, its usage); ids behind them are overshoot and not part of it.
 size_t reply_push(struct reply *r, const uint32_t *ids, size_t count, struct reply_delta *out);
+// Takes the stop id that ended the reply: it counts and has no text, special or not.
+void reply_push_stop_id(struct reply *r, uint32_t id);
 // The end of the ids: what was held back comes out, an incomplete character is dropped.
 void reply_finish(struct reply *r, struct reply_delta *out);
 enum reply_end reply_state(const struct reply *r);
 const char *reply_stop_string(const struct reply *r,
                               size_t *ret_len); // the one that matched, or NULL
+bool reply_in_thought(const struct reply *r);   // no end-of-thought mark so far
+uint64_t reply_tokens(const struct reply *r);   // ids taken
 uint64_t
 reply_reasoning_tokens(const struct reply *r); // ids before the end-of-thought mark, mark included
 // SHA-256 over the ids taken so far, as little-endian 32-bit words, in hex.

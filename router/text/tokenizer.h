@@ -12,8 +12,13 @@ struct err;
 struct ids;
 struct tokenizer; // defined in tokenizer.c
 
+enum { TOKENIZER_INPUT_BYTES_MAX = 1 << 30 }; // of one text; the router's own limits are far below
+
 // path: the tokenizer.json itself. Every refusal names the file, the key, what was wanted and found.
 int tokenizer_open(struct tokenizer **ret, const char *path, struct err *e);
+// The same from memory; name stands for the file in messages.
+int tokenizer_parse(struct tokenizer **ret, const char *name, const char *text, size_t len,
+                    struct err *e);
 void tokenizer_free(struct tokenizer *t); // NULL is fine
 
 struct text_span { // bytes [first, first + len) of a text
@@ -36,6 +41,11 @@ bool tokenizer_is_added(const struct tokenizer *t, uint32_t id);
 bool tokenizer_is_special(const struct tokenizer *t, uint32_t id); // skipped by plain decoding
 int64_t tokenizer_find(const struct tokenizer *t,
                        const char *added_token); // id of an added token, -1: none
+struct tokenizer_range {                         // ids first..last
+    uint32_t first, last;
+};
+// The ids in use as ascending ranges, at most cap of them (ret may be NULL when cap is 0). Returns how many there are.
+size_t tokenizer_used_ranges(const struct tokenizer *t, struct tokenizer_range *ret, size_t cap);
 // Whole decoding, bad bytes as U+FFFD.
 struct strbuf;
 void tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
