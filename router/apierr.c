@@ -25,6 +25,7 @@ static const struct {
     [APIERR_CONTEXT_LENGTH] = {400, "context_length_exceeded", "invalid_request_error", false},
     [APIERR_TEMPLATE] = {400, "template_error", "invalid_request_error", false},
     [APIERR_BAD_REQUEST] = {400, "invalid_value", "invalid_request_error", false},
+    [APIERR_FORBIDDEN] = {403, "forbidden", "permission_error", false},
     [APIERR_MODEL_NOT_FOUND] = {404, "model_not_found", "invalid_request_error", false},
     [APIERR_UNKNOWN_URL] = {404, "unknown_url", "invalid_request_error", false},
     [APIERR_NOT_FOUND] = {404, "not_found", "invalid_request_error", false},

@@ -20,6 +20,7 @@ enum apierr_code {
     APIERR_CONTEXT_LENGTH,
     APIERR_TEMPLATE,
     APIERR_BAD_REQUEST, // a head that breaks the protocol's own rules
+    APIERR_FORBIDDEN,
     APIERR_MODEL_NOT_FOUND,
     APIERR_UNKNOWN_URL,
     APIERR_NOT_FOUND,

@@ -3,7 +3,7 @@
 #include "common/err.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
-#include "router/utf8.h"
+#include "router/text/utf8.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -55,10 +55,11 @@ static int wanted(struct scan *s, const char *what) {
                           "invalid JSON at byte %zu: wanted %s, found the end of the body",
                           offset(s), what);
     char clip[APIERR_CLIP_BYTES];
-    size_t n = utf8_char_len((const unsigned char *)s->p, (size_t)(s->end - s->p));
+    uint32_t cp;
+    int n = utf8_read(s->p, (size_t)(s->end - s->p), &cp);
     return apierr_set(s->e, APIERR_INVALID_JSON, NULL,
                       "invalid JSON at byte %zu: wanted %s, found '%s'", offset(s), what,
-                      apierr_clip(clip, s->p, n ? n : 1));
+                      apierr_clip(clip, s->p, n > 0 ? (size_t)n : 1));
 }
 
 static void skip_space(struct scan *s) {
@@ -283,22 +284,11 @@ static int scan_value(struct scan *s) {
 }
 
 static int check_utf8(const char *bytes, size_t len, struct apierr *e) {
-    const unsigned char *p = (const unsigned char *)bytes;
-    size_t i = 0;
-    while (i < len) {
-        uint64_t eight;
-        if (len - i >= 8 && (memcpy(&eight, p + i, 8), !(eight & 0x8080808080808080u))) {
-            i += 8;
-            continue;
-        }
-        size_t n = utf8_char_len(p + i, len - i);
-        if (!n)
-            return apierr_set(e, APIERR_INVALID_UTF8, NULL,
-                              "the body is not valid UTF-8: byte %zu (0x%02x) begins no character",
-                              i, p[i]);
-        i += n;
-    }
-    return ST_OK;
+    size_t i = utf8_valid(bytes, len);
+    if (i == len) return ST_OK;
+    return apierr_set(e, APIERR_INVALID_UTF8, NULL,
+                      "the body is not valid UTF-8: byte %zu (0x%02x) begins no character", i,
+                      (unsigned char)bytes[i]);
 }
 
 static int build(const char *text, size_t len, json_t **ret, struct apierr *e) {

@@ -1,7 +1,7 @@
 /* jsontext: see jsontext.h. No state. */
 #include "router/jsontext.h"
 #include "common/strbuf.h"
-#include "router/utf8.h"
+#include "router/text/utf8.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -21,24 +21,25 @@ static void add_escape(struct strbuf *out, unsigned char c) {
 }
 
 void jsontext_string(struct strbuf *out, const char *s, size_t len) {
-    const unsigned char *p = (const unsigned char *)s;
     size_t from = 0; // bytes before i that go out as they are
     size_t i = 0;
     strbuf_reserve(out, len + 2);
     strbuf_add_char(out, '"');
     while (i < len) {
-        size_t n = utf8_char_len(p + i, len - i);
-        bool plain = n > 1 || (n == 1 && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\');
-        if (plain) {
-            i += n;
+        unsigned char c = (unsigned char)s[i];
+        uint32_t cp;
+        int n = c < 0x80 ? 1 : utf8_read(s + i, len - i, &cp);
+        if (n > 1 || (n == 1 && c >= 0x20 && c != '"' && c != '\\')) {
+            i += (size_t)n;
             continue;
         }
         strbuf_add(out, s + from, i - from);
-        if (n)
-            add_escape(out, p[i]);
+        if (n == 1)
+            add_escape(out, c);
         else
             strbuf_add_str(out, "\xef\xbf\xbd");
-        from = ++i;
+        i += n < 0 ? (size_t)-n : n == 0 ? len - i : 1;
+        from = i;
     }
     strbuf_add(out, s + from, len - from);
     strbuf_add_char(out, '"');

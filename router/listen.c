@@ -396,6 +396,17 @@ size_t listener_body_bytes_max(const struct listener *l) {
     return l->config.body_bytes_max;
 }
 
+struct metrics *listener_metrics(const struct listener *l) {
+    return l->config.metrics;
+}
+
+bool listener_is_local(const struct listener *l) {
+    static const char *const local[] = {"unix:", "http://127.", "http://[::1]"};
+    for (size_t i = 0; i < sizeof local / sizeof *local; i++)
+        if (!strncmp(l->url, local[i], strlen(local[i]))) return true;
+    return false;
+}
+
 int listener_overload_status(const struct listener *l) {
     return l->config.overload_status;
 }

@@ -34,6 +34,8 @@ int listener_new(struct listener **ret, const struct listener_config *c, struct 
 const char *listener_url(const struct listener *l); // "http://127.0.0.1:8000", "unix:/path"
 struct send_set *listener_sends(struct listener *l);
 size_t listener_body_bytes_max(const struct listener *l);
+struct metrics *listener_metrics(const struct listener *l);
+bool listener_is_local(const struct listener *l); // a loopback address or a unix socket
 int listener_overload_status(const struct listener *l);
 bool listener_is_draining(const struct listener *l);
 uint32_t listener_connections(const struct listener *l);

@@ -64,7 +64,7 @@ const struct histogram_form http_seconds_form = {"railyard_http_request_seconds"
 const char *const metric_endpoints[METRIC_ENDPOINTS] = {
     "chat_completions", "models", "tokenize", "health", "livez",
     "readyz",           "metrics", "version", "admin",  "none"};
-const int metric_statuses[METRIC_STATUSES] = {200, 400, 404, 405, 413, 414, 415, 429,
+const int metric_statuses[METRIC_STATUSES] = {200, 400, 403, 404, 405, 413, 414, 415, 429,
                                               431, 499, 500, 503, 504, 529, 0};
 
 struct metrics *metrics_new(const char *model_name) {

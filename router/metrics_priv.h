@@ -11,7 +11,7 @@ enum {
     UNKNOWN_NAMES = 64,
     UNKNOWN_NAME_MAX = 48,
     METRIC_ENDPOINTS = 10, // the last one: none
-    METRIC_STATUSES = 15,  // the last one: any other
+    METRIC_STATUSES = 16,  // the last one: any other
 };
 
 typedef _Atomic uint64_t counter;

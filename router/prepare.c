@@ -32,8 +32,8 @@ static void apply_effort(const struct params *p, enum template_rules rules,
     in->reasoning_effort = low ? "low" : !strcmp(effort, "medium") ? "medium" : "xhigh";
 }
 
-int prepare_prompt(const struct prepare *p, struct request *r, struct apierr *e) {
-    const struct params *q = &r->params;
+int prepare_prompt(const struct prepare *p, const struct params *q, struct ids *ret,
+                   bool *ret_in_thought, struct apierr *e) {
     struct template_input in = {
         .messages = q->messages,
         .add_generation_prompt = q->add_generation_prompt,
@@ -53,9 +53,9 @@ int prepare_prompt(const struct prepare *p, struct request *r, struct apierr *e)
     }
     bool plain = p->config->plain_control_text;
     st = tokenizer_encode(p->model->tokenizer, strbuf_str(&t.text), t.text.len, plain ? t.plain : NULL,
-                          plain ? t.plain_count : 0, &r->prompt, &why);
+                          plain ? t.plain_count : 0, ret, &why);
     if (st) apierr_set(e, APIERR_INTERNAL, NULL, "the prompt could not be tokenised");
-    r->in_thought = t.in_thought;
+    *ret_in_thought = t.in_thought;
     metrics_observe(p->metrics, METRIC_TOKENIZE_S, (double)(mono_us() - begun_us) / 1e6, 1);
 out:
     template_prompt_fini(&t);
@@ -79,31 +79,41 @@ int prepare_limit(struct request *r, uint32_t context_max, int64_t output_defaul
     return ST_OK;
 }
 
-static int check_model(const struct prepare *p, const struct params *q, struct apierr *e) {
-    if (!q->model || model_has_name(p->model, q->model, strlen(q->model))) return ST_OK;
+int prepare_model_name(const struct prepare *p, const char *name, struct apierr *e) {
+    if (!name || model_has_name(p->model, name, strlen(name))) return ST_OK;
     char clip[APIERR_CLIP_BYTES];
     return apierr_set(e, APIERR_MODEL_NOT_FOUND, "model", "no model '%s' is served here",
-                      apierr_clip(clip, q->model, strlen(q->model)));
+                      apierr_clip(clip, name, strlen(name)));
 }
 
-static int read_fields(const struct prepare *p, struct request *r, const json_t *body,
-                       struct apierr *e) {
+int prepare_fields(const struct prepare *p, const json_t *body, struct params *q, struct arena *a,
+                   struct apierr *e) {
     const char *unknown[FIELDS_UNKNOWN_MAX];
     uint32_t surrogates = 0;
     struct field_context c = {
-        .params = &r->params,
-        .arena = &r->arena,
+        .params = q,
+        .arena = a,
         .vocab_size = tokenizer_size(p->model->tokenizer),
         .late_system_as_user = !strcmp(p->config->late_system, "user"),
         .lone_surrogates = &surrogates,
         .unknown = unknown,
     };
-    params_init(&r->params, p->model, !strcmp(p->config->sampling_defaults, "openai"));
+    params_init(q, p->model, !strcmp(p->config->sampling_defaults, "openai"));
     int st = fields_read(&c, body, e);
-    if (!st) st = check_model(p, &r->params, e);
-    if (!st) st = fields_capabilities(body, &r->params, e);
+    if (!st) st = prepare_model_name(p, q->model, e);
+    if (!st) st = fields_capabilities(body, q, e);
     metrics_add(p->metrics, METRIC_LONE_SURROGATES, surrogates);
     for (uint32_t i = 0; i < c.unknown_count; i++) metrics_unknown_field(p->metrics, unknown[i]);
+    return st;
+}
+
+int prepare_body(const struct prepare *p, json_t **ret, struct apierr *e) {
+    struct body_stats stats;
+    uint64_t begun_us = mono_us();
+    int st = body_parse(p->body, p->body_len, ret, &stats, e);
+    metrics_observe(p->metrics, METRIC_JSON_PARSE_S, (double)(mono_us() - begun_us) / 1e6, 1);
+    if (st && e->code == APIERR_INVALID_UTF8) metrics_add(p->metrics, METRIC_INVALID_UTF8, 1);
+    if (!st) metrics_add(p->metrics, METRIC_LONE_SURROGATES, stats.lone_surrogates);
     return st;
 }
 
@@ -114,19 +124,12 @@ static void draw_seed(struct params *p) {
 
 int prepare_chat(const struct prepare *p, struct request *r, struct apierr *e) {
     json_t *body = NULL;
-    struct body_stats stats;
-    uint64_t begun_us = mono_us();
-    int st = body_parse(p->body, p->body_len, &body, &stats, e);
-    metrics_observe(p->metrics, METRIC_JSON_PARSE_S, (double)(mono_us() - begun_us) / 1e6, 1);
-    if (st) {
-        if (e->code == APIERR_INVALID_UTF8) metrics_add(p->metrics, METRIC_INVALID_UTF8, 1);
-        return st;
-    }
-    metrics_add(p->metrics, METRIC_LONE_SURROGATES, stats.lone_surrogates);
-    st = read_fields(p, r, body, e);
+    int st = prepare_body(p, &body, e);
+    if (st) return st;
+    st = prepare_fields(p, body, &r->params, &r->arena, e);
     json_decref(body);
     if (st) return st;
     draw_seed(&r->params);
-    st = prepare_prompt(p, r, e);
+    st = prepare_prompt(p, &r->params, &r->prompt, &r->in_thought, e);
     return st ? st : prepare_limit(r, p->context_max, p->config->output_default, e);
 }

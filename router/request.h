@@ -23,7 +23,6 @@ struct http_call;
 struct request;
 struct send;
 struct server;
-struct sha256;
 
 enum request_state {
     REQUEST_PREPARING,
@@ -76,7 +75,6 @@ struct request {
     size_t taken;     // of them given to the text side: what the reply, its hash and its usage count
     size_t sent_ids;  // of those told to the client (return_token_ids)
     struct reply *reply;
-    struct sha256 *hash;
     struct reply_delta delta;       // scratch of one step
     struct strbuf reasoning, content; // of a whole reply
     bool role_sent;

@@ -5,7 +5,7 @@
 #include "router/apierr.h"
 #include "router/http.h"
 #include "router/listen.h"
-#include "router/nonce.h"
+#include "router/metrics.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -103,6 +103,7 @@ static void flush(struct send *s) {
     s->head_pending = false;
     s->in_flight = true;
     s->sent_at_ms = mono_ms();
+    s->call->bytes_out += v.len;
     if (s->final) {
         s->done = true;
         stop_watch(s);
@@ -201,6 +202,7 @@ static const char *reason_phrase(int status) {
     } phrases[] = {{200, "OK"},
                    {204, "No Content"},
                    {400, "Bad Request"},
+                   {403, "Forbidden"},
                    {404, "Not Found"},
                    {405, "Method Not Allowed"},
                    {413, "Payload Too Large"},
@@ -265,7 +267,6 @@ void send_whole(struct send *s, const struct send_head *h, const char *body, siz
     set_head(s, h, len);
     strbuf_reset(&s->buf[s->filling]);
     strbuf_add(&s->buf[s->filling], body, len);
-    s->call->bytes_out += len;
     s->begun = s->final = true;
     h2o_start_response(s->req, &s->gen);
     clean(s);
@@ -276,6 +277,8 @@ void send_error(struct send *s, const struct apierr *e) {
     struct strbuf body = {0};
     apierr_body(e, s->call->request_id, &body);
     int status = apierr_status(e->code);
+    s->call->facts.code = apierr_name(e->code);
+    metrics_error(listener_metrics(s->call->listener), e->code);
     if (status == 429) status = listener_overload_status(s->call->listener);
     send_whole(s,
                &SEND_HEAD(.status = status, .content_type = "application/json",

@@ -37,14 +37,16 @@ struct server {
     uint32_t ranks;
     uint64_t no_ready_since_ms; // 0: a worker is ready
     bool ever_ready;
-    bool draining;
+    bool draining; // SIGTERM came: not ready any more
+    bool refusing; // and new requests are turned away
+    bool place_wanted;
 };
 
 // Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. Returns the exit status.
 int server_run(const struct config *c, bool spawn);
 
-// Places what waits on workers with room. Safe to call at any time.
-void server_place(struct server *s);
+// Waiting requests are placed on workers with room before the loop sleeps next. From anywhere on the loop.
+void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.
 uint32_t server_context_max(const struct server *s);
 uint32_t server_ready_workers(const struct server *s);
