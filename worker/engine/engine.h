@@ -3,7 +3,7 @@
  * It knows nothing of nng, frames, text or HTTP. All calls come from one thread, the engine thread; the backend may
  * use threads of its own inside a call. After engine_new nothing on the path of a round allocates.
  *
- * The contract (docs: "one arithmetic"): the tokens and the bits of the logits of a stream are a function of the
+ * The contract (docs/exactness.md): the tokens and the bits of the logits of a stream are a function of the
  * checkpoint, the backend, its prompt and given ids, its sampling and its seed alone. Neither the other streams, the
  * chunks its prompt is filled in, the thread count, nor an interruption and replay (given ids) changes one bit. */
 #pragma once

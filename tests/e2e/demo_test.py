@@ -1,0 +1,101 @@
+"""The demo model does what it was trained for: held-out questions, a sum, a story, through the whole system."""
+
+import concurrent.futures
+import json
+import os
+import re
+import subprocess
+
+from harness import BUILD, MODEL, SMALL, SOURCE, check, check_eq, join_chunks, main, note, shared, test
+
+QUESTIONS = os.path.join(SOURCE, "tests", "models", "questions.jsonl")
+PER_SKILL = 1 if SMALL else 8
+NEEDED = 0.9
+
+
+def server():
+    return shared()
+
+
+def story_is_sound(text, words):
+    """All the words kept, 5 to 16 sentences, the last one closed, none said twice."""
+    sentences = [s for s in re.split(r'[.?!]"? ', text) if s]
+    return (all(w in text for w in words) and 5 <= len(sentences) <= 16 and text[-1] in '.!"'
+            and len(set(sentences)) == len(sentences))
+
+
+def right(check_of, message):
+    content = (message["content"] or "").strip()
+    if "words" in check_of:
+        return story_is_sound(content, check_of["words"])
+    return content == check_of["content"].strip()
+
+
+def questions():
+    """A few of each skill; those that need tools are for the day tools are served."""
+    with open(QUESTIONS, encoding="utf-8") as f:
+        all_of = [json.loads(line) for line in f]
+    by_skill = {}
+    for q in all_of:
+        calls = "tools" in q["request"] or any("tool_calls" in m or m["role"] == "tool" for m in q["request"]["messages"])
+        if not calls:
+            by_skill.setdefault(q["skill"], []).append(q)
+    return {skill: of[:PER_SKILL] for skill, of in by_skill.items()}
+
+
+@test
+def it_answers_nine_of_ten_held_out_questions_of_each_skill():
+    skills = questions()
+    check(len(skills) >= 6, f"skills: {sorted(skills)}")
+    flat = [q for of in skills.values() for q in of]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda q: server().chat(**q["request"]), flat))
+    count, missed, lost = {}, [], 0
+    for q, r in zip(flat, replies):
+        ok = right(q["check"], r["choices"][0]["message"])
+        got, of = count.get(q["skill"], (0, 0))
+        count[q["skill"]] = (got + ok, of + 1)
+        if not ok:
+            lost += q["reference_right"]
+            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']['content']!r}, "
+                          f"wanted {q['check']}; the model alone {'can' if q['reference_right'] else 'cannot'}")
+        check_eq(r["usage"]["prompt_tokens"], q["prompt_tokens"], f"prompt ids of {q['request']['messages'][-1]['content'][-80:]!r}")
+    for skill, (got, of) in sorted(count.items()):
+        note(f"{skill}: {got} of {of}")
+    for m in missed:
+        note(m)
+    check(sum(g for g, _ in count.values()) >= NEEDED * len(flat), f"only {sum(g for g, _ in count.values())} of {len(flat)}")
+    # What the model answers right by itself it answers right when served.
+    check_eq(lost, 0, "answers lost in serving")
+
+
+@test
+def it_answers_a_held_out_sum_with_a_worked_thought():
+    sums = [q for skill, of in questions().items() if "sums" in skill and "worked" in skill for q in of]
+    check(sums, "no sums among the questions")
+    q = next(q for q in sums if q["reference_right"])
+    message = server().chat(**q["request"])["choices"][0]["message"]
+    note(f"{q['request']['messages'][-1]['content']} -> {message['content']}")
+    check_eq(message["content"].strip(), q["check"]["content"].strip(), "answer")
+    check(message["reasoning_content"], "no thought")
+
+
+@test
+def it_tells_a_story_in_good_sentences():
+    body = {"messages": [{"role": "user", "content": "Tell me a story about a brave fox."}], "temperature": 0, "max_tokens": 400,
+            "chat_template_kwargs": {"enable_thinking": False}}
+    text = join_chunks(server().stream(**body))["content"]
+    note(text)
+    check(story_is_sound(text, ["fox"]), text)
+
+
+@test
+def the_program_tokenizes_as_the_server_does():
+    lines = ["Hello world", "12 + 7 = 19", "Gr\u00fc\u00dfe \U0001f98a", "", "<|im_end|>"]
+    found = subprocess.run([os.path.join(BUILD, "railyard"), "tokenize", MODEL], input="".join(json.dumps(x) + "\n" for x in lines),
+                           capture_output=True, text=True, check=True).stdout.splitlines()
+    wanted = [server().post("/tokenize", {"prompt": x}).json()["tokens"] for x in lines]
+    check_eq([json.loads(x) for x in found], wanted, "ids")
+
+
+main()

@@ -1,0 +1,228 @@
+"""One answer: a request's tokens and the bits of its logits do not depend on how it is served.
+
+Equality is checked on two digests of a reply: token_sha256 over its ids, and logits_hash over the bits of every row of
+logits that an id was drawn from. The same comparisons are run against servers with a planted fault and must find it.
+"""
+
+import concurrent.futures
+import os
+import random
+import signal
+
+from harness import (SMALL, EventReader, Server, check, check_eq, main, note, shared, test, wait_for)
+
+# Prompt lengths in words of the filler, about one id each; the longest prompts are about 2,000 ids.
+LENGTHS = (1, 7, 18, 40, 70, 300) if SMALL else (1, 17, 63, 200, 700, 1900)
+TARGET_WORDS = 60 if SMALL else 250
+NEW_IDS = 12 if SMALL else 40
+CANCELLED_WORDS = 500 if SMALL else 1900
+
+WORDS = """the a small brave cat dog king queen river forest found lost gave took ran slept under over near blue red golden
+lamp book key hat and then but so because with without every morning night soon again one two three seven friend house""".split()
+
+
+def filler(words, seed):
+    r = random.Random(seed)
+    return " ".join(r.choice(WORDS) for _ in range(words))
+
+
+def request(words, seed, sampled):
+    body = {"messages": [{"role": "user", "content": filler(words, seed)}], "max_tokens": NEW_IDS, "ignore_eos": True,
+            "return_logits_hash": True, "return_token_ids": True, "seed": seed, "temperature": 0}
+    if sampled:
+        body |= {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "presence_penalty": 0.5, "frequency_penalty": 0.3,
+                 "repetition_penalty": 1.1}
+    return body
+
+
+# The target first; every second one is sampled with penalties.
+REQUESTS = [request(TARGET_WORDS, 1000, True)] + [request(n, 1001 + i, i % 2 == 0) for i, n in enumerate(LENGTHS[:5])]
+LONGEST = request(LENGTHS[5], 1100, False)
+
+
+def digest(reply):
+    """What must be equal, of a whole reply."""
+    choice = reply["choices"][0]
+    check_eq(len(choice["token_ids"]), NEW_IDS, "ids of a reply")
+    return choice["token_sha256"], reply["railyard"]["logits_hash"]
+
+
+def alone(server, requests):
+    return [digest(server.chat(**body)) for body in requests]
+
+
+def cancel_in_fill(server):
+    """Sends a long prompt and hangs up while it is being filled."""
+    before = server.metric("railyard_client_closed_total", phase="prefill")
+    running = server.running_streams()
+    c = server.connect()
+    c.send_request("POST", "/v1/chat/completions", request(CANCELLED_WORDS, random.randrange(1 << 30), True))
+    wait_for(lambda: server.running_streams() > running, "the stream to be cancelled runs", every_s=0.002)
+    c.close()
+    wait_for(lambda: server.metric("railyard_client_closed_total", phase="prefill") > before, "it left inside its fill")
+
+
+def together(server, requests, cancelled=2):
+    """All at once, each joining while the earlier ones run, with some that are cancelled inside their fill between.
+
+    A long reply runs through the whole of it, so that no round is anybody's alone."""
+    company = server.connect()
+    company.send_request("POST", "/v1/chat/completions",
+                         {**request(30, 1, False), "max_tokens": 3000, "stream": True})
+    reader = EventReader(company)
+    reader.next()
+    most = 0
+    with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+        runs = []
+        for i, body in enumerate(requests):
+            runs.append(pool.submit(lambda b=body: digest(server.chat(**b))))
+            most = max(most, server.running_streams())
+            if i < cancelled:
+                cancel_in_fill(server)
+        while not all(r.done() for r in runs):
+            most = max(most, server.running_streams())
+        found = [r.result() for r in runs]
+    check(reader.next() is not None, "the company ended before the requests did")
+    company.close()
+    server.wait_idle()
+    note(f"up to {most:.0f} streams in a round, {cancelled} cancelled in their fill")
+    check(most >= 3, "the requests did not run together")
+    return found
+
+
+def differences(found, wanted):
+    """How many replies differ in ids, and how many in logits."""
+    check_eq(len(found), len(wanted), "count of replies")
+    return (sum(f[0] != w[0] for f, w in zip(found, wanted)), sum(f[1] != w[1] for f, w in zip(found, wanted)))
+
+
+KNOWN = []
+
+
+def reference():
+    """The replies of a plain server, each request alone: what all else is held against."""
+    if not KNOWN:
+        KNOWN.extend(alone(shared(), REQUESTS))
+    return KNOWN
+
+
+def check_same(found, wanted=None):
+    check_eq(differences(found, wanted or reference()), (0, 0), "replies that differ in (ids, logits)")
+
+
+@test
+def the_reference_itself_is_not_trivial():
+    hashes = reference()
+    check_eq(len(set(h for _, h in hashes)), len(hashes), "different requests have different logits hashes")
+    check(all(h and int(h, 16) for _, h in hashes), f"a logits hash is empty: {hashes}")
+
+
+@test
+def a_request_sent_again_gives_the_same_bits():
+    check_same(alone(shared(), REQUESTS))
+
+
+@test
+def a_streamed_reply_has_the_bits_of_the_whole_one():
+    for body, wanted in zip(REQUESTS, reference()):
+        last = [c for c in shared().stream(**body) if c["choices"] and c["choices"][0]["finish_reason"]][-1]
+        check_eq((last["choices"][0]["token_sha256"], last["railyard"]["logits_hash"]), wanted, "digests of a stream")
+
+
+@test
+def beside_others_of_ragged_lengths_a_request_has_the_bits_it_has_alone():
+    long = alone(shared(), [LONGEST])
+    check_same(together(shared(), [*REQUESTS, LONGEST]), reference() + long)
+
+
+@test
+def another_seed_gives_another_text():
+    texts = {shared().chat(**{**REQUESTS[0], "seed": seed})["choices"][0]["token_sha256"] for seed in range(5)}
+    check_eq(len(texts), 5, "different texts of five seeds")
+
+
+def with_flags(*flags):
+    """A server of its own: alone and together, all as the reference."""
+    with Server(*flags) as s:
+        check_same(alone(s, REQUESTS))
+        check_same(together(s, REQUESTS))
+
+
+@test
+def prompt_chunks_of_1_row_change_no_bit():
+    with_flags("--chunk=1")
+
+
+@test
+def prompt_chunks_of_16_rows_change_no_bit():
+    with_flags("--chunk=16")
+
+
+@test
+def prompt_chunks_of_17_rows_change_no_bit():
+    with_flags("--chunk=17")
+
+
+@test
+def prompt_chunks_of_64_rows_change_no_bit():
+    with_flags("--chunk=64")
+
+
+@test
+def a_prompt_filled_whole_changes_no_bit():
+    with_flags("--chunk=4096")
+
+
+@test
+def one_thread_changes_no_bit():
+    with_flags("--threads=1")
+
+
+@test
+def two_threads_change_no_bit():
+    with_flags("--threads=2")
+
+
+@test
+def three_threads_change_no_bit():
+    with_flags("--threads=3")
+
+
+@test
+def a_restarted_worker_gives_the_same_bits():
+    with Server() as s:
+        check_same(alone(s, REQUESTS[:2]), reference()[:2])
+        pid = s.wait_worker()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        s.wait_worker(other_than_pid=pid)
+        check_same(alone(s, REQUESTS))
+
+
+@test
+def a_restarted_server_gives_the_same_bits():
+    for _ in range(2):
+        with Server() as s:
+            check_same(alone(s, REQUESTS[:3]), reference()[:3])
+
+
+# The comparisons above, against engines that are wrong on purpose: they must say so.
+
+
+@test
+def one_ulp_in_one_row_of_a_shared_round_is_found():
+    with Server("--debug.fault=ulp") as s:
+        check_same(alone(s, REQUESTS))  # the fault is in shared rounds only
+        ids, logits = differences(together(s, REQUESTS, cancelled=0), reference())
+        note(f"replies that differ: {ids} in ids, {logits} in logits")
+        check(logits > 0, "the planted ulp was not found")
+
+
+@test
+def a_stale_conv_row_at_a_chunk_border_is_found():
+    with Server("--debug.fault=stale-conv", "--chunk=16") as s:
+        ids, logits = differences(alone(s, REQUESTS), reference())
+        note(f"replies that differ: {ids} in ids, {logits} in logits")
+        check(logits > 0, "the planted stale row was not found")
+
+
+main()

@@ -1,0 +1,164 @@
+"""Requests that wait: in order, bounded, answered with 429 past the bound, and not for ever."""
+
+import concurrent.futures
+import re
+import time
+
+from harness import EventReader, Server, check, check_eq, main, shared, test, wait_for
+
+CHAT = "/v1/chat/completions"
+SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 3}
+ENDLESS = {**SHORT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+
+
+def server():
+    return shared("--streams=1", "--queue.requests_max=3")
+
+
+class Holder:
+    """Keeps the server's one stream busy until the block ends."""
+
+    def __init__(self, s):
+        self.s = s
+
+    def __enter__(self):
+        self.c = self.s.connect()
+        self.c.send_request("POST", CHAT, ENDLESS)
+        EventReader(self.c).next()
+        return self
+
+    def __exit__(self, *_):
+        self.c.close()
+
+
+def waiting(s, count):
+    wait_for(lambda: s.metric("vllm:num_requests_waiting") == count, f"{count} requests wait")
+
+
+def line_up(s, pool, count, **more):
+    """Sends so many requests, one behind the other, and waits until each stands in the queue."""
+    runs = []
+    for _ in range(count):
+        before = s.metric("vllm:num_requests_waiting")
+        runs.append(pool.submit(s.post, CHAT, {**SHORT, **more}))
+        waiting(s, before + 1)
+    return runs
+
+
+@test
+def case_08_past_its_bound_the_queue_answers_429_and_when_to_come_back():
+    s = server()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with Holder(s):
+            runs = line_up(s, pool, 3)
+            for _ in range(5):
+                r = s.post(CHAT, SHORT)
+                check_eq((r.status, r.json()["error"]["code"], r.json()["error"]["type"]), (429, "queue_full", "rate_limit_error"), "answer")
+                check(re.fullmatch(r"[1-9]\d?", r.header("retry-after", "")) and int(r.header("retry-after")) <= 60, r.header("retry-after"))
+                check(r.header("retry-after-ms", "").isdigit(), r.header("retry-after-ms"))
+            # A stream is refused by its status too, not by an event.
+            check_eq(s.post(CHAT, {**SHORT, "stream": True}).status, 429, "a stream")
+            waiting(s, 3)
+        check_eq([r.result().status for r in runs], [200] * 3, "those that waited")
+    check(s.metric("railyard_rejected_total") >= 6, "refusals are counted")
+
+
+@test
+def waiting_requests_are_served_in_the_order_they_came():
+    s = server()
+    ended = []
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with Holder(s):
+            runs = []
+            for number in range(3):
+                runs += line_up(s, pool, 1, max_tokens=20)
+                runs[-1].add_done_callback(lambda _, n=number: ended.append(n))
+        for r in runs:
+            check_eq(r.result().status, 200, "status")
+    check_eq(ended, [0, 1, 2], "order")
+
+
+@test
+def a_lower_priority_number_goes_first():
+    s = server()
+    ended = []
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with Holder(s):
+            runs = []
+            for number, priority in enumerate((5, 0, -5)):
+                runs += line_up(s, pool, 1, max_tokens=20, priority=priority)
+                runs[-1].add_done_callback(lambda _, n=number: ended.append(n))
+        for r in runs:
+            check_eq(r.result().status, 200, "status")
+    check_eq(ended, [2, 1, 0], "order")
+
+
+@test
+def who_waits_too_long_gets_429_and_the_running_stream_goes_on():
+    with Server("--streams=1", "--queue.wait_s=0.3") as s, Holder(s) as h:
+        r = s.post(CHAT, SHORT)
+        check_eq((r.status, r.json()["error"]["code"]), (429, "queue_timeout"), "answer")
+        check(r.header("retry-after"), "no retry-after")
+        waiting(s, 0)
+        check(h.c.read_bytes(1), "the running stream ended")
+
+
+@test
+def a_request_past_its_own_deadline_is_504():
+    s = server()
+    with Holder(s):
+        r = s.post(CHAT, SHORT, [("X-Request-Timeout-Ms", "200")])
+        check_eq((r.status, r.json()["error"]["code"]), (504, "deadline_exceeded"), "answer")
+        check_eq(r.header("x-should-retry"), "false", "x-should-retry")
+        waiting(s, 0)
+
+
+@test
+def a_stream_past_its_deadline_ends_with_an_error_event():
+    s = server()
+    with s.connect() as c:
+        c.send_request("POST", CHAT, ENDLESS, [("X-Request-Timeout-Ms", "600")])
+        events = EventReader(c).rest()
+    check_eq(events[-1]["error"]["code"], "deadline_exceeded", "last event")
+    s.wait_idle()
+
+
+@test
+def a_bad_deadline_is_400():
+    for value in ("0", "-1", "x", "1.5", "99999999999"):
+        r = server().post(CHAT, SHORT, [("X-Request-Timeout-Ms", value)])
+        check_eq(r.status, 400, value)
+
+
+@test
+def the_queue_counts_in_health_and_metrics_and_empties():
+    s = server()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with Holder(s):
+            runs = line_up(s, pool, 2)
+            queue = s.get("/readyz").json()["queue"]
+            check_eq(queue["requests"], 2, "requests")
+            check(queue["tokens"] > 0, queue)
+            check_eq(s.metric("railyard_queue_requests"), 2, "railyard_queue_requests")
+        for r in runs:
+            check_eq(r.result().status, 200, "status")
+    s.wait_idle()
+    check_eq(s.metric("railyard_queue_tokens"), 0, "railyard_queue_tokens")
+
+
+@test
+def case_11_what_was_sent_is_done_or_cancelled_or_in_flight_at_every_scrape():
+    s = shared("--streams=3")
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        runs = [pool.submit(s.post, CHAT, {**SHORT, "max_tokens": 15, "ignore_eos": True, "seed": i}) for i in range(30)]
+        while not all(r.done() for r in runs):
+            m = s.metrics()
+            running = sum(m["vllm:num_requests_running"].values())
+            waits = sum(m["vllm:num_requests_waiting"].values())
+            check(0 <= running <= 3 and 0 <= waits <= 6, f"{running} run and {waits} wait")
+            time.sleep(0.01)
+        check_eq({r.result().status for r in runs}, {200}, "statuses")
+    s.wait_idle()
+
+
+main()

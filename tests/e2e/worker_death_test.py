@@ -1,0 +1,224 @@
+"""Workers come and go, in every way they can: the router stays, clients get a clear answer, the next request works."""
+
+import concurrent.futures
+import os
+import signal
+
+from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note,
+                     strict_json, test, wait_for)
+
+CHAT = "/v1/chat/completions"
+SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8, "ignore_eos": True}
+ENDLESS = {**SHORT, "max_tokens": 3000}
+RESTARTS = 40 if SMALL else 500
+
+
+def begin_stream(s):
+    c = s.connect()
+    c.send_request("POST", CHAT, {**ENDLESS, "stream": True})
+    reader = EventReader(c)
+    check(reader.next(), "no first event")
+    return reader
+
+
+def kill_worker(s, rank=0):
+    """kill -9; returns the pid it had."""
+    pid = s.wait_worker(rank)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@test
+def kill_9_of_the_worker_gives_clear_errors_and_the_worker_comes_back():
+    with Server("--streams=2") as s:
+        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
+        fds = fd_count(s.pid)
+        for _ in range(2 if SMALL else 4):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                reader = begin_stream(s)
+                running = s.running_streams()
+                whole = pool.submit(s.post, CHAT, ENDLESS)
+                wait_for(lambda: s.running_streams() > running, "the whole request runs")
+                pid = kill_worker(s)
+                # The stream has begun: an error event is its end. The whole one gets a status.
+                last = reader.rest()[-1]
+                check_in("error", last, "last event")
+                check_eq(last["error"]["code"], "worker_lost", "code of the event")
+                r = whole.result()
+                check(r.status in (500, 503), f"{r.status} {r.body[:300]!r}")
+                check(r.json()["error"]["message"], "no message")
+            reader.c.close()
+            s.wait_worker(other_than_pid=pid)
+            check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash after the restart")
+            s.wait_idle()
+        wait_for(lambda: fd_count(s.pid) <= fds, "no descriptor is left over")
+        check(s.metric("railyard_worker_restarts_total") >= 2, "restarts are counted")
+
+
+@test
+def case_07_readiness_follows_the_only_worker_and_liveness_does_not():
+    with Server() as s:
+        pid = kill_worker(s)
+        wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+        check_eq(s.get("/livez").status, 200, "/livez")
+        wait_for(lambda: s.get("/readyz").status == 200, "/readyz is 200 again")
+        check(s.wait_worker()["pid"] != pid, "the same process")
+
+
+@test
+def a_request_that_comes_while_the_worker_is_away_waits_for_it():
+    with Server("--route.wait_ready_s=60") as s:
+        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
+        kill_worker(s)
+        wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+        check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
+
+
+@test
+def case_08_a_stopped_worker_is_found_hung_and_replaced_and_its_waking_does_no_harm():
+    with Server("--worker.progress_s=1") as s:
+        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
+        reader = begin_stream(s)
+        pid = s.worker()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        last = reader.rest()[-1]
+        check_eq(last["error"]["code"], "worker_lost", "code of the event")
+        if alive(pid):
+            os.kill(pid, signal.SIGCONT)
+        s.wait_worker(other_than_pid=pid)
+        check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
+        wait_for(lambda: not alive(pid), "the stopped worker is gone")
+
+
+@test
+def a_busy_worker_is_never_taken_for_a_hung_one():
+    with Server("--worker.progress_s=1", "--chunk=1") as s:
+        pid = s.worker()["pid"]
+        long = {**SHORT, "messages": [{"role": "user", "content": "cat dog " * (100 if SMALL else 700)}]}
+        s.chat(**long)
+        check_eq(s.worker()["pid"], pid, "pid")
+        check_eq(s.metric("railyard_worker_restarts_total"), 0, "restarts")
+
+
+@test
+def one_of_two_workers_dies_and_the_other_goes_on():
+    with Server("--workers=2", "--threads=1") as s:
+        s.wait_worker(0)
+        s.wait_worker(1)
+        check_eq(s.get("/readyz").json()["workers"], {"ready": 2, "total": 2}, "workers")
+        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            found = [f.result() for f in [pool.submit(lambda: s.chat(**SHORT)) for _ in range(8)]]
+        check_eq({r["choices"][0]["token_sha256"] for r in found}, {wanted}, "hashes on both")
+        check_eq({r["railyard"]["worker"] for r in found}, {0, 1}, "workers that answered")
+        pid = kill_worker(s, 1)
+        check_eq(s.get("/readyz").status, 200, "/readyz")
+        for _ in range(5):
+            check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
+        s.wait_worker(1, other_than_pid=pid)
+
+
+@test
+def sigterm_of_the_router_ends_its_workers():
+    with Server("--workers=2", "--threads=1") as s:
+        pids = [s.wait_worker(r)["pid"] for r in (0, 1)]
+        s.end()
+        check(not any(alive(p) for p in pids), "a worker outlived its router")
+
+
+@test
+def case_37_kill_9_of_the_router_ends_its_workers():
+    with Server("--workers=2", "--threads=1") as s:
+        pids = [s.wait_worker(r)["pid"] for r in (0, 1)]
+        s.kill()
+        wait_for(lambda: not any(alive(p) for p in pids), "the workers are gone")
+
+
+@test
+def case_38_sigterm_of_a_worker_lets_its_streams_finish():
+    with Server(command="router", wait_ready=False) as s, Worker(s) as w:
+        s.wait_ready()
+        wanted = s.chat(**{**SHORT, "max_tokens": 200})["choices"][0]["token_sha256"]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            runs = [pool.submit(s.chat, **{**SHORT, "max_tokens": 200}) for _ in range(3)]
+            wait_for(lambda: s.running_streams() == 3, "they run")
+            w.signal(signal.SIGTERM)
+            check_eq([r.result()["choices"][0]["token_sha256"] for r in runs], [wanted] * 3, "hashes")
+        check_eq(w.wait(), 0, "exit status of the worker")
+        wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+
+
+@test
+def a_worker_started_by_hand_joins_leaves_and_joins_again():
+    with Server(command="router", wait_ready=False) as s:
+        hashes = set()
+        for _ in range(3):
+            with Worker(s) as w:
+                s.wait_ready()
+                check_eq(s.wait_worker()["pid"], w.pid, "pid")
+                check_eq(s.worker()["supervised"], False, "supervised")
+                hashes.add(s.chat(**SHORT)["choices"][0]["token_sha256"])
+            wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+        check_eq(len(hashes), 1, "different hashes")
+
+
+@test
+def case_40_a_worker_started_by_hand_outlives_its_router_and_joins_the_next():
+    with Server(command="router", wait_ready=False) as first, Worker(first) as w:
+        first.wait_ready()
+        wanted = first.chat(**SHORT)["choices"][0]["token_sha256"]
+        first.kill()
+        with Server(f"--run.dir={first.run_dir}", command="router", wait_ready=False) as second:
+            second.wait_ready()
+            check(w.running(), "the worker ended")
+            check_eq(second.wait_worker()["pid"], w.pid, "pid")
+            check_eq(second.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
+
+
+@test
+def a_worker_of_another_model_is_refused_and_named():
+    with Server(command="router", wait_ready=False) as s:
+        with FakeWorker(s, model="other") as w:
+            w.wait()
+            check_in("model", w.log_text() + s.log_text(), "log")
+        check_eq(s.get("/readyz").status, 503, "/readyz")
+        check_eq(s.get("/livez").status, 200, "/livez")
+
+
+def hashes_of(events):
+    return [e["choices"][0]["token_sha256"] for e in events if e != "[DONE]" and "error" not in e and e["choices"]
+            and e["choices"][0]["finish_reason"]]
+
+
+@test
+def hundreds_of_restarts_leave_no_stale_token_and_no_descriptor():
+    """A fake worker's ids tell its incarnation's stream: a token of an earlier one would change the reply."""
+    with Server("--route.wait_ready_s=60", command="router", wait_ready=False) as s:
+        with FakeWorker(s):
+            s.wait_ready()
+            wanted = s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"]
+        fds = None
+        for n in range(RESTARTS):
+            w = FakeWorker(s)
+            s.wait_worker(other_than_pid=0)
+            wait_for(lambda w=w: s.worker()["pid"] == w.pid and s.worker()["state"] == "ready", "this worker is the ready one")
+            # Every second one dies in the middle of a stream, so that frames of it are under way.
+            if n % 2:
+                reader = begin_stream(s)
+                w.kill()
+                check_eq(reader.rest()[-1]["error"]["code"], "worker_lost", "code of the event")
+                reader.c.close()
+            else:
+                check_eq(s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"], wanted, f"hash in incarnation {n}")
+            w.end()
+            if n == 10:
+                fds = fd_count(s.pid)
+        wait_for(lambda: fd_count(s.pid) <= fds, f"the router has no more than the {fds} descriptors of restart 10")
+        note(f"{RESTARTS} restarts, {fd_count(s.pid)} descriptors")
+        with Worker(s):
+            s.wait_worker()
+            r = s.post(CHAT, SHORT)
+            check_eq((r.status, strict_json(r.body)["usage"]["completion_tokens"]), (200, 8), "the real worker behind them")
+
+
+main()

@@ -1,0 +1,205 @@
+#!/usr/bin/python3
+"""reference: a plain double-precision forward of the dense qwen3_5 text model, with numpy and nothing else.
+
+    reference.py MODEL_DIR CASES.json OUT_STEM
+
+CASES.json: [{"name": ..., "ids": [...], "rows": [...], "greedy": N}, ...]. Writes OUT_STEM.json (the cases, with the
+greedy ids that follow each prompt and the least margin between the best and second logit among those draws) and
+OUT_STEM.f32 (little-endian fp32 logits, [rows, vocab] of each case in turn).
+
+It is slow and direct on purpose: the delta rule runs token by token, attention over the whole prompt, in float64, so
+that it can judge the engine. Written from the published architecture (Hugging Face transformers, qwen3_5), not from
+the engine.
+"""
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+
+
+def read_safetensors(path):
+    out = {}
+    with open(path, "rb") as f:
+        data = f.read()
+    (n,) = struct.unpack("<Q", data[:8])
+    for name, t in json.loads(data[8:8 + n]).items():
+        if name == "__metadata__":
+            continue
+        a, b = t["data_offsets"]
+        raw = data[8 + n + a:8 + n + b]
+        if t["dtype"] == "BF16":
+            x = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            x = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[t["dtype"]])
+        out[name] = x.astype(np.float64).reshape(t["shape"])
+    return out
+
+
+def read_model(folder):
+    with open(os.path.join(folder, "config.json")) as f:
+        config = json.load(f)
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            tensors.update(read_safetensors(os.path.join(folder, name)))
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    for prefix in ("model.language_model.", "language_model.model.", "model."):
+        if prefix + "embed_tokens.weight" in tensors:
+            return Model(text, tensors, prefix)
+    raise SystemExit(f"{folder}: no embed_tokens.weight")
+
+
+def sigmoid(x):
+    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+class Model:
+    def __init__(self, c, tensors, prefix):
+        self.c, self.t, self.prefix = c, tensors, prefix
+        self.eps = c.get("rms_norm_eps", 1e-6)
+        self.head = tensors.get("lm_head.weight", tensors[prefix + "embed_tokens.weight"])
+        self.freq, self.rope_scale = self.rope_table()
+
+    def w(self, name):
+        return self.t[self.prefix + name]
+
+    def rope_table(self):
+        r = self.c.get("rope_parameters") or {}
+        d = int(self.c.get("head_dim", 256) * r.get("partial_rotary_factor", 0.25))
+        base = r.get("rope_theta", 10000.0)
+        j = np.arange(d // 2)
+        freq = base ** (-2.0 * j / d)
+        if r.get("rope_type", "default") != "yarn":
+            return freq, 1.0
+        original = r["original_max_position_embeddings"]
+
+        def find(n):
+            return d * np.log(original / (n * 2 * np.pi)) / (2 * np.log(base))
+
+        low = max(0, np.floor(find(r.get("beta_fast", 32))))
+        high = min(d - 1, np.ceil(find(r.get("beta_slow", 1))))
+        ramp = np.clip((j - low) / (high - low if high != low else 0.001), 0, 1)
+        scale = 0.1 * np.log(r["factor"]) + 1 if r["factor"] > 1 else 1.0
+        return freq * (1 - ramp) + freq / r["factor"] * ramp, r.get("attention_factor") or scale
+
+    def norm(self, x, name):
+        """Zero-centred: the weight is added to 1."""
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * (1 + self.w(name))
+
+    def rope(self, x, first):
+        """x [T, heads, head_dim]; the two halves of the rotary part make the pairs."""
+        n = len(self.freq)
+        angle = (np.arange(first, first + x.shape[0])[:, None] * self.freq)[:, None, :]
+        cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
+        a, b = x[..., :n], x[..., n:2 * n]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * n:]], -1)
+
+    def attention(self, x, p, st):
+        c, T = self.c, x.shape[0]
+        H, KV, d = c["num_attention_heads"], c["num_key_value_heads"], c.get("head_dim", 256)
+        u = (x @ self.w(p + "q_proj.weight").T).reshape(T, H, 2 * d)
+        q, gate = u[..., :d], u[..., d:].reshape(T, H * d)
+        k = (x @ self.w(p + "k_proj.weight").T).reshape(T, KV, d)
+        v = (x @ self.w(p + "v_proj.weight").T).reshape(T, KV, d)
+        first = 0 if st["k"] is None else len(st["k"])
+        q = self.rope(self.norm(q, p + "q_norm.weight"), first)
+        k = self.rope(self.norm(k, p + "k_norm.weight"), first)
+        st["k"] = k if st["k"] is None else np.concatenate([st["k"], k])
+        st["v"] = v if st["v"] is None else np.concatenate([st["v"], v])
+        hidden = np.arange(len(st["k"]))[None, :] > np.arange(first, first + T)[:, None]
+        out = np.empty((T, H, d))
+        for h in range(H):
+            s = q[:, h] @ st["k"][:, h // (H // KV)].T / np.sqrt(d)
+            s = np.exp(np.where(hidden, -np.inf, s) - np.where(hidden, -np.inf, s).max(-1, keepdims=True))
+            out[:, h] = s / s.sum(-1, keepdims=True) @ st["v"][:, h // (H // KV)]
+        return (out.reshape(T, H * d) * sigmoid(gate)) @ self.w(p + "o_proj.weight").T
+
+    def delta(self, x, p, st):
+        c, T = self.c, x.shape[0]
+        NK, NV = c.get("linear_num_key_heads", 16), c.get("linear_num_value_heads", 32)
+        dk, dv = c.get("linear_key_head_dim", 128), c.get("linear_value_head_dim", 128)
+        K = c.get("linear_conv_kernel_dim", 4)
+        m = x @ self.w(p + "in_proj_qkv.weight").T
+        z = (x @ self.w(p + "in_proj_z.weight").T).reshape(T, NV, dv)
+        beta = sigmoid(x @ self.w(p + "in_proj_b.weight").T)
+        g = -np.exp(self.w(p + "A_log")) * softplus(x @ self.w(p + "in_proj_a.weight").T + self.w(p + "dt_bias"))
+        if st["conv"] is None:
+            st["conv"] = np.zeros((K - 1, m.shape[1]))
+            st["S"] = np.zeros((NV, dk, dv))
+        rows = np.concatenate([st["conv"], m])
+        st["conv"] = rows[len(rows) - (K - 1):]
+        w = self.w(p + "conv1d.weight")[:, 0]
+        y = silu(sum(w[:, j] * rows[j:j + T] for j in range(K)))
+        q = y[:, :NK * dk].reshape(T, NK, dk)
+        k = y[:, NK * dk:2 * NK * dk].reshape(T, NK, dk)
+        v = y[:, 2 * NK * dk:].reshape(T, NV, dv)
+        q = q / np.sqrt((q * q).sum(-1, keepdims=True) + 1e-6) / np.sqrt(dk)
+        k = k / np.sqrt((k * k).sum(-1, keepdims=True) + 1e-6)
+        q, k = np.repeat(q, NV // NK, axis=1), np.repeat(k, NV // NK, axis=1)
+        o, S = np.empty((T, NV, dv)), st["S"]
+        for t in range(T):
+            S = np.exp(g[t])[:, None, None] * S
+            d = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", S, k[t]))
+            S = S + k[t][:, :, None] * d[:, None, :]
+            o[t] = np.einsum("hkv,hk->hv", S, q[t])
+        st["S"] = S
+        # The gated norm: plain weight, norm first, then the gate.
+        o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * self.w(p + "norm.weight") * silu(z)
+        return o.reshape(T, NV * dv) @ self.w(p + "out_proj.weight").T
+
+    def full(self, i):
+        types = self.c.get("layer_types")
+        return types[i] == "full_attention" if types else (i + 1) % self.c.get("full_attention_interval", 4) == 0
+
+    def new_state(self):
+        return [dict(k=None, v=None, conv=None, S=None) for _ in range(self.c["num_hidden_layers"])]
+
+    def forward(self, ids, state):
+        """Logits [len(ids), vocab]; state moves on by the ids."""
+        h = self.w("embed_tokens.weight")[np.asarray(ids)]
+        for i, st in enumerate(state):
+            p = f"layers.{i}."
+            x = self.norm(h, p + "input_layernorm.weight")
+            h = h + (self.attention(x, p + "self_attn.", st) if self.full(i) else self.delta(x, p + "linear_attn.", st))
+            x = self.norm(h, p + "post_attention_layernorm.weight")
+            a = silu(x @ self.w(p + "mlp.gate_proj.weight").T) * (x @ self.w(p + "mlp.up_proj.weight").T)
+            h = h + a @ self.w(p + "mlp.down_proj.weight").T
+        return self.norm(h, "norm.weight") @ self.head.T
+
+    def greedy(self, last, state, count):
+        ids, margin = [], np.inf
+        for _ in range(count):
+            best = np.argsort(-last, kind="stable")[:2]
+            margin = min(margin, last[best[0]] - last[best[1]])
+            ids.append(int(best[0]))
+            last = self.forward([ids[-1]], state)[-1]
+        return ids, float(margin)
+
+
+def run_cases(model, cases, stem):
+    with open(stem + ".f32", "wb") as f:
+        for case in cases:
+            state = model.new_state()
+            logits = model.forward(case["ids"], state)
+            f.write(logits[case["rows"]].astype("<f4").tobytes())
+            case["range"] = float(logits.max() - logits.min())
+            case["greedy_ids"], case["greedy_margin"] = model.greedy(logits[-1], state, case.pop("greedy"))
+    with open(stem + ".json", "w") as f:
+        f.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    with open(sys.argv[2]) as cases_file:
+        run_cases(read_model(sys.argv[1]), json.load(cases_file), sys.argv[3])

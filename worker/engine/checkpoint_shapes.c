@@ -1,0 +1,136 @@
+/* checkpoint_shapes: the tensors that a dense text model needs, one line each, checked against the files. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "worker/engine/checkpoint.h"
+
+enum { NAME_BYTES = 128, SHAPE_BYTES = 96 };
+
+struct checker {
+    const struct checkpoint *c;
+    struct err *e;
+    int st; // the first failure; later checks do nothing
+};
+
+static bool usable(enum safetensors_dtype d) {
+    return d == SAFETENSORS_BF16 || d == SAFETENSORS_F16 || d == SAFETENSORS_F32;
+}
+
+// The tensor is not there. A quantised one in its place is a form we know.
+static int refuse_missing(struct checker *k, const char *name) {
+    const struct checkpoint *c = k->c;
+    const char *prefix = checkpoint_info(c)->text_prefix;
+    size_t n = strlen(name), cut = strlen(".weight");
+    bool weight = n > cut && strcmp(name + n - cut, ".weight") == 0;
+    int stem = (int)(weight ? n - cut : n);
+    const char *form = NULL;
+    if (checkpoint_text(c, "%.*s.trellis", stem, name)) form = "EXL3 ('.trellis')";
+    if (checkpoint_text(c, "%.*s.qweight", stem, name)) form = "GPTQ or AWQ ('.qweight')";
+    if (form)
+        return err_set(k->e, ST_UNSUPPORTED,
+                       "tensor '%s%s': wanted plain weights, found %s, not in this build", prefix,
+                       name, form);
+    const char *file = checkpoint_count(c) ? checkpoint_at(c, 0)->path : "";
+    size_t dir = strrchr(file, '/') ? (size_t)(strrchr(file, '/') - file) : 0;
+    return err_set(k->e, ST_CORRUPT, "folder '%.*s': tensor '%s%s': wanted, found in no file",
+                   (int)dir, file, prefix, name);
+}
+
+static void check_tensor(struct checker *k, const struct safetensors_tensor *t,
+                         const uint64_t *dims, uint32_t dims_count) {
+    char want[SHAPE_BYTES], found[SHAPE_BYTES];
+    if (!usable(t->dtype)) {
+        k->st = err_set(k->e, ST_UNSUPPORTED,
+                        "file '%s': tensor '%s': wanted BF16, F16 or F32, found %s", t->path,
+                        t->name, safetensors_dtype_name(t->dtype));
+        return;
+    }
+    if (t->dims_count == dims_count && memcmp(t->dims, dims, dims_count * sizeof *dims) == 0)
+        return;
+    safetensors_shape_text(dims, dims_count, want, sizeof want);
+    safetensors_shape_text(t->dims, t->dims_count, found, sizeof found);
+    k->st = err_set(k->e, ST_CORRUPT, "file '%s': tensor '%s': wanted shape %s, found %s", t->path,
+                    t->name, want, found);
+}
+
+struct shape {
+    uint64_t dims[3]; // 0: no such dimension
+};
+
+static void need(struct checker *k, struct shape s, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void need(struct checker *k, struct shape s, const char *fmt, ...) {
+    if (k->st) return;
+    char name[NAME_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct safetensors_tensor *t = checkpoint_text(k->c, "%s", name);
+    uint32_t n = s.dims[1] == 0 ? 1 : s.dims[2] == 0 ? 2 : 3;
+    if (t)
+        check_tensor(k, t, s.dims, n);
+    else
+        k->st = refuse_missing(k, name);
+}
+
+static void need_attention(struct checker *k, const struct model_config *m, uint32_t i) {
+    uint64_t D = m->hidden, d = m->head_dim, q = m->heads * d, kv = m->kv_heads * d;
+    need(k, (struct shape){{2 * q, D}}, "layers.%u.self_attn.q_proj.weight", i); // query and gate
+    need(k, (struct shape){{kv, D}}, "layers.%u.self_attn.k_proj.weight", i);
+    need(k, (struct shape){{kv, D}}, "layers.%u.self_attn.v_proj.weight", i);
+    need(k, (struct shape){{D, q}}, "layers.%u.self_attn.o_proj.weight", i);
+    need(k, (struct shape){{d}}, "layers.%u.self_attn.q_norm.weight", i);
+    need(k, (struct shape){{d}}, "layers.%u.self_attn.k_norm.weight", i);
+}
+
+static void need_delta(struct checker *k, const struct model_config *m, uint32_t i) {
+    uint64_t D = m->hidden, nv = m->linear_value_heads;
+    uint64_t v = model_config_linear_value_width(m), conv = model_config_linear_conv_width(m);
+    need(k, (struct shape){{conv, D}}, "layers.%u.linear_attn.in_proj_qkv.weight", i);
+    need(k, (struct shape){{v, D}}, "layers.%u.linear_attn.in_proj_z.weight", i);
+    need(k, (struct shape){{nv, D}}, "layers.%u.linear_attn.in_proj_b.weight", i);
+    need(k, (struct shape){{nv, D}}, "layers.%u.linear_attn.in_proj_a.weight", i);
+    need(k, (struct shape){{conv, 1, m->linear_conv}}, "layers.%u.linear_attn.conv1d.weight", i);
+    need(k, (struct shape){{nv}}, "layers.%u.linear_attn.A_log", i);
+    need(k, (struct shape){{nv}}, "layers.%u.linear_attn.dt_bias", i);
+    need(k, (struct shape){{m->linear_value_dim}}, "layers.%u.linear_attn.norm.weight", i);
+    need(k, (struct shape){{D, v}}, "layers.%u.linear_attn.out_proj.weight", i);
+}
+
+static void need_layer(struct checker *k, const struct model_config *m, uint32_t i) {
+    uint64_t D = m->hidden, I = m->intermediate;
+    need(k, (struct shape){{D}}, "layers.%u.input_layernorm.weight", i);
+    need(k, (struct shape){{D}}, "layers.%u.post_attention_layernorm.weight", i);
+    if (m->full[i])
+        need_attention(k, m, i);
+    else
+        need_delta(k, m, i);
+    need(k, (struct shape){{I, D}}, "layers.%u.mlp.gate_proj.weight", i);
+    need(k, (struct shape){{I, D}}, "layers.%u.mlp.up_proj.weight", i);
+    need(k, (struct shape){{D, I}}, "layers.%u.mlp.down_proj.weight", i);
+}
+
+int checkpoint_check_shapes(const struct checkpoint *c, struct err *e) {
+    const struct model_config *m = checkpoint_config(c);
+    struct checker k = {c, e, ST_OK};
+    if (m->moe)
+        return err_set(e, ST_UNSUPPORTED,
+                       "model type %s: wanted a dense model, found %u experts (known, not in this "
+                       "build)",
+                       m->model_type, m->experts);
+    uint64_t V = m->vocab, D = m->hidden;
+    need(&k, (struct shape){{V, D}}, "embed_tokens.weight");
+    need(&k, (struct shape){{D}}, "norm.weight");
+    for (uint32_t i = 0; i < m->layers && !k.st; i++) need_layer(&k, m, i);
+    if (!k.st) check_tensor(&k, checkpoint_head(c), (const uint64_t[]){V, D}, 2);
+    // More layers than the config says: the files are not this config's.
+    if (!k.st && checkpoint_text(c, "layers.%u.input_layernorm.weight", m->layers))
+        k.st = err_set(e, ST_CORRUPT,
+                       "tensor '%slayers.%u.input_layernorm.weight': wanted %u layers "
+                       "(num_hidden_layers), found more",
+                       checkpoint_info(c)->text_prefix, m->layers, m->layers);
+    return k.st;
+}
