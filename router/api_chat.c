@@ -20,8 +20,8 @@ static void add_json(struct strbuf *out, const char *s) {
 
 static void add_head(struct strbuf *out, const struct request *r, const char *object) {
     const char *model = r->params.model ? r->params.model : r->server->model->names[0];
-    strbuf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id, object,
-                  (long long)r->created_s);
+    strbuf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id,
+                  object, (long long)r->created_s);
     add_json(out, model);
     strbuf_printf(out, ",\"system_fingerprint\":\"%s\"", r->fingerprint);
 }
@@ -200,8 +200,9 @@ static void send_role(struct request *r) {
     r->role_sent = true;
     struct strbuf *out = open_chunk(r);
     if (r->params.return_token_ids) add_ids(out, "prompt_token_ids", r->prompt.v, r->prompt.len);
-    strbuf_add_str(out, ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                        "\"logprobs\":null,\"finish_reason\":null}]");
+    strbuf_add_str(out,
+                   ",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+                   "\"logprobs\":null,\"finish_reason\":null}]");
     close_chunk(out, r, false, false);
 }
 
@@ -236,8 +237,9 @@ static void stream_delta(struct request *r, const struct reply_delta *d) {
 
 static void send_finish(struct request *r) {
     struct strbuf *out = open_chunk(r);
-    strbuf_printf(out, ",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"",
-                  finish_name(r));
+    strbuf_printf(
+        out, ",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"",
+        finish_name(r));
     add_stop_reason(out, r);
     add_end(out, r);
     if (r->sent_ids < r->taken) add_new_ids(out, r);

@@ -28,7 +28,8 @@ static void add_model(struct strbuf *out, const struct server *s, const char *na
 }
 
 static void reply_json(struct http_call *c, struct strbuf *body) {
-    send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"), body->p, body->len);
+    send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"), body->p,
+               body->len);
     strbuf_fini(body);
 }
 

@@ -41,7 +41,8 @@ void api_status_livez(struct http_call *c) {
     uint64_t still_ms = now > beat ? now - beat : 0;
     bool stalled = (double)still_ms > s->config->loop_stall_s * 1000;
     if (stalled)
-        strbuf_printf(&body, "{\"status\":\"stalled\",\"loop\":\"api0\",\"stalled_ms\":%" PRIu64 "}",
+        strbuf_printf(&body,
+                      "{\"status\":\"stalled\",\"loop\":\"api0\",\"stalled_ms\":%" PRIu64 "}",
                       still_ms);
     else
         strbuf_add_str(&body, "{\"status\":\"ok\"}");
@@ -77,7 +78,8 @@ static void ready(struct http_call *c, bool with_error) {
                   why ? why : "ok", shot->ready, count_workers(shot), shot->queue_requests,
                   shot->queue_tokens);
     if (why && with_error)
-        strbuf_printf(&body, ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
+        strbuf_printf(&body,
+                      ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
                       !strcmp(why, "loading")    ? "Loading model"
                       : !strcmp(why, "draining") ? "Shutting down"
                                                  : "No ready worker");
@@ -97,16 +99,17 @@ void api_status_metrics(struct http_call *c) {
     const struct status_source *s = c->app;
     struct strbuf body = {0};
     metrics_write(s->metrics, snapshot_of(s), mono_ms(), &body);
-    send_reply(c, &SEND_HEAD(.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"),
-               body.p, body.len);
+    send_reply(
+        c, &SEND_HEAD(.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"),
+        body.p, body.len);
     strbuf_fini(&body);
 }
 
 void api_status_version(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
     struct strbuf body = {0};
-    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"fingerprints\":[", version_string(),
-                  version_commit());
+    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"fingerprints\":[",
+                  version_string(), version_commit());
     bool any = false;
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         const char *f = shot->workers[i].fingerprint;
@@ -130,7 +133,8 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
     add_text(out, "state", backend_state_name((enum backend_state)w->state));
     add_text(out, "reason", w->reason);
     strbuf_printf(out, ",\"since_ms\":%" PRIu64 ",\"pid\":%u,\"generation\":%u,\"supervised\":%s",
-                  age_ms(w->since_ms, now), w->pid, w->generation, w->supervised ? "true" : "false");
+                  age_ms(w->since_ms, now), w->pid, w->generation,
+                  w->supervised ? "true" : "false");
     strbuf_add_str(out, ",\"gpu\":{\"name\":");
     jsontext_string(out, w->gpu_name, strlen(w->gpu_name));
     add_text(out, "uuid", w->gpu_uuid);
@@ -139,14 +143,15 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
     add_text(out, "fingerprint", w->fingerprint);
     add_text(out, "model", w->model);
     add_text(out, "version", w->version);
-    strbuf_printf(out,
-                  ",\"context_max\":%u,\"streams\":{\"running\":%u,\"max\":%u,\"room\":%u,\"sent\":%u},"
-                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "},"
-                  "\"kv\":{\"blocks_total\":%u,\"blocks_used\":%u,\"block_tokens\":%u},"
-                  "\"kept_prefix_tokens\":%" PRIu64 ",\"fill_tokens_per_s\":",
-                  w->context_max, w->streams_running, w->streams_max, w->room, w->streams_sent,
-                  w->queue_requests, w->queue_tokens, w->kv_blocks_total, w->kv_blocks_used,
-                  w->kv_block_tokens, w->kept_prefix_tokens);
+    strbuf_printf(
+        out,
+        ",\"context_max\":%u,\"streams\":{\"running\":%u,\"max\":%u,\"room\":%u,\"sent\":%u},"
+        "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "},"
+        "\"kv\":{\"blocks_total\":%u,\"blocks_used\":%u,\"block_tokens\":%u},"
+        "\"kept_prefix_tokens\":%" PRIu64 ",\"fill_tokens_per_s\":",
+        w->context_max, w->streams_running, w->streams_max, w->room, w->streams_sent,
+        w->queue_requests, w->queue_tokens, w->kv_blocks_total, w->kv_blocks_used,
+        w->kv_block_tokens, w->kept_prefix_tokens);
     jsontext_real(out, w->fill_tokens_per_s);
     strbuf_add_str(out, ",\"round_ms\":");
     jsontext_real(out, w->round_ms);

@@ -90,7 +90,8 @@ static int encode(const struct prepare *p, const json_t *body, struct ids *ids, 
 
 static void write_reply(struct job *j, const struct ids *ids, bool with_strs) {
     struct strbuf *out = &j->out;
-    strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->len, j->context_max);
+    strbuf_printf(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":[", ids->len,
+                  j->context_max);
     for (size_t i = 0; i < ids->len; i++) strbuf_printf(out, i ? ",%u" : "%u", ids->v[i]);
     strbuf_add_char(out, ']');
     if (with_strs) {
@@ -143,8 +144,8 @@ void api_tokenize_handle(struct http_call *c) {
     size_t len = c->req->entity.len, max = (size_t)s->config->tokenize_bytes_max;
     int st = http_check_json_type(c, &e);
     if (!st && len > max)
-        st = apierr_set(&e, APIERR_BODY_TOO_LARGE, NULL, "the body must have at most %zu bytes, got %zu",
-                        max, len);
+        st = apierr_set(&e, APIERR_BODY_TOO_LARGE, NULL,
+                        "the body must have at most %zu bytes, got %zu", max, len);
     if (st) {
         send_reply_error(c, &e);
         return;
@@ -160,7 +161,8 @@ void api_tokenize_handle(struct http_call *c) {
                                   .body = j->body,
                                   .body_len = len};
     j->work.data = j;
-    j->send = send_new(c, listener_sends(c->listener), &(struct send_events){.arg = j, .on_gone = on_gone});
+    j->send = send_new(c, listener_sends(c->listener),
+                       &(struct send_events){.arg = j, .on_gone = on_gone});
     int rc = uv_queue_work(&s->loop, &j->work, on_pool, after_pool);
     assert(rc == 0);
 }

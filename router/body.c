@@ -308,7 +308,8 @@ static int parse(const char *bytes, size_t len, bool want_object, json_t **ret,
     int st = check_utf8(bytes, len, e);
     if (st) return st;
     struct strbuf out = {0};
-    struct scan s = {.start = bytes, .p = bytes, .end = bytes + len, .out = &out, .stats = stats, .e = e};
+    struct scan s = {
+        .start = bytes, .p = bytes, .end = bytes + len, .out = &out, .stats = stats, .e = e};
     if (len >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) s.p += 3;
     s.copied = s.p;
     skip_space(&s);

@@ -28,5 +28,5 @@ int body_parse_any(const char *bytes, size_t len, json_t **ret, struct body_stat
 // The digits of a whole number beyond int64, or NULL when v is something else. jansson has no such number, so the
 // scan hands it over as a string that no client can spell; ask here before treating a string as text.
 const char *body_bigint(const json_t *v);
-bool body_is_text(const json_t *v);         // a string that the client wrote as one
+bool body_is_text(const json_t *v);          // a string that the client wrote as one
 const char *body_type_name(const json_t *v); // "a string", "an integer", ... for messages

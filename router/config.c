@@ -73,8 +73,8 @@ static const struct setting table[] = {
      "after that: time for live requests to finish"},
     {"ops.loop_stall_s", SETTING_REAL, IN(loop_stall_s), "5", 0.1, WEEK_S, NULL, "s",
      "a loop that has not turned for so long: /livez says 503"},
-    {"sampling.defaults", SETTING_CHOICE, IN(sampling_defaults), "model", 0, 0, "model|openai", NULL,
-     "sampling of a request that names none: the checkpoint's, or temperature 1 and top_p 1"},
+    {"sampling.defaults", SETTING_CHOICE, IN(sampling_defaults), "model", 0, 0, "model|openai",
+     NULL, "sampling of a request that names none: the checkpoint's, or temperature 1 and top_p 1"},
     {"reply.extras", SETTING_BOOL, IN(reply_extras), "on", 0, 0, NULL, NULL,
      "add the object 'railyard' to replies"},
     {"reply.headers", SETTING_BOOL, IN(reply_headers), "on", 0, 0, NULL, NULL,
@@ -82,7 +82,8 @@ static const struct setting table[] = {
     {"reply.reasoning_fields", SETTING_CHOICE, IN(reasoning_fields), "both", 0, 0,
      "both|reasoning_content|reasoning", NULL, "the names under which a thought is sent"},
     {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
-     "folder of the workers' sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard, else a "
+     "folder of the workers' sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard, else "
+     "a "
      "fresh one under /tmp)"},
     {"model.name", SETTING_STRING, IN(model_name), NULL, 0, 0, NULL, NULL,
      "what clients call the model (default: the last part of MODEL's path)"},
@@ -125,7 +126,8 @@ int config_init(struct config *c, int argc, char **argv, struct err *e) {
     const char **args = mem_calloc((size_t)argc + 1, sizeof *args);
     int n = 0;
     int st = settings_parse(&c->settings, argc, argv, args, &n, e);
-    if (!st && n > 1) st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
+    if (!st && n > 1)
+        st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
     if (!st && n == 1) c->model = args[0];
     free(args);
     return st;
@@ -165,9 +167,11 @@ static int check_run_dir(const char *path, struct err *e) {
     if (lstat(path, &sb)) return err_errno(e, "run.dir '%s'", path);
     if (!S_ISDIR(sb.st_mode)) return err_set(e, ST_INVAL, "run.dir '%s': wanted a folder", path);
     if (sb.st_uid != geteuid())
-        return err_set(e, ST_INVAL, "run.dir '%s': wanted a folder of user %u, found one of user %u",
-                       path, (unsigned)geteuid(), (unsigned)sb.st_uid);
-    if (sb.st_mode & 077 && chmod(path, 0700)) return err_errno(e, "run.dir '%s': chmod 0700", path);
+        return err_set(e, ST_INVAL,
+                       "run.dir '%s': wanted a folder of user %u, found one of user %u", path,
+                       (unsigned)geteuid(), (unsigned)sb.st_uid);
+    if (sb.st_mode & 077 && chmod(path, 0700))
+        return err_errno(e, "run.dir '%s': chmod 0700", path);
     return ST_OK;
 }
 

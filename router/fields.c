@@ -158,8 +158,8 @@ static int read_one_bias(struct field_context *c, const char *key, const json_t 
     snprintf(path, sizeof path, "logit_bias.%s", clip);
     uint32_t id;
     if (!decimal_id(key, strlen(key), c->vocab_size, &id))
-        return apierr_set(e, APIERR_INVALID_VALUE, path,
-                          "logit_bias: '%s' is no token id below %u", clip, c->vocab_size);
+        return apierr_set(e, APIERR_INVALID_VALUE, path, "logit_bias: '%s' is no token id below %u",
+                          clip, c->vocab_size);
     struct field f = {.name = path, .min = -100, .max = 100};
     double x = 0;
     int st = read_number(v, &f, &x, e);
@@ -201,7 +201,8 @@ static int read_seed(struct field_context *c, const json_t *v, struct apierr *e)
         if (digits < sizeof text) snprintf(text, sizeof text, "%llu", n);
         if (*big == '-' || digits >= sizeof text || strcmp(text, big)) {
             char clip[APIERR_CLIP_BYTES];
-            return apierr_set(e, APIERR_INVALID_VALUE, "seed", "seed must be -2^63 to 2^64-1, got %s",
+            return apierr_set(e, APIERR_INVALID_VALUE, "seed",
+                              "seed must be -2^63 to 2^64-1, got %s",
                               apierr_clip(clip, big, digits));
         }
         c->params->seed = n;
@@ -231,8 +232,8 @@ static int add_stop(struct field_context *c, const char *path, const json_t *v, 
 static int read_stop(struct field_context *c, const json_t *v, struct apierr *e) {
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > PARAMS_STOPS_MAX)
-        return apierr_set(e, APIERR_INVALID_VALUE, "stop", "stop must have at most %d strings, got %zu",
-                          PARAMS_STOPS_MAX, n);
+        return apierr_set(e, APIERR_INVALID_VALUE, "stop",
+                          "stop must have at most %d strings, got %zu", PARAMS_STOPS_MAX, n);
     c->params->stops = arena_calloc(c->arena, n, sizeof *c->params->stops);
     c->params->stop_lens = arena_calloc(c->arena, n, sizeof *c->params->stop_lens);
     if (body_is_text(v)) return add_stop(c, "stop", v, e);
@@ -277,8 +278,8 @@ static int read_effort_word(struct field_context *c, const char *param, const js
         return ST_OK;
     }
     char clip[APIERR_CLIP_BYTES];
-    return apierr_set(e, APIERR_INVALID_VALUE, param, "%s must be %s, got '%s'", param, effort_words,
-                      apierr_clip(clip, json_string_value(v), json_string_length(v)));
+    return apierr_set(e, APIERR_INVALID_VALUE, param, "%s must be %s, got '%s'", param,
+                      effort_words, apierr_clip(clip, json_string_value(v), json_string_length(v)));
 }
 
 static int read_effort(struct field_context *c, const json_t *v, struct apierr *e) {
@@ -299,10 +300,12 @@ static int read_kwargs(struct field_context *c, const json_t *v, struct apierr *
     if (!json_is_object(v)) return wrong_type("chat_template_kwargs", "an object", v, e);
     int st = read_tri(v, "enable_thinking", &p->enable_thinking, e);
     if (!st) st = read_tri(v, "preserve_thinking", &p->preserve_thinking, e);
-    if (!st) st = read_member_bool(v, "chat_template_kwargs", "add_vision_id", &p->add_vision_id, e);
+    if (!st)
+        st = read_member_bool(v, "chat_template_kwargs", "add_vision_id", &p->add_vision_id, e);
     const json_t *effort = json_object_get(v, "reasoning_effort");
     if (st || !effort || json_is_null(effort)) return st;
-    return read_effort_word(c, "chat_template_kwargs.reasoning_effort", effort, &p->kwargs_effort, e);
+    return read_effort_word(c, "chat_template_kwargs.reasoning_effort", effort, &p->kwargs_effort,
+                            e);
 }
 
 static int read_modalities(struct field_context *c, const json_t *v, struct apierr *e) {
@@ -377,18 +380,26 @@ static bool is_format_text(const json_t *v) {
 
 #define IN(member) offsetof(struct params, member)
 #define NOWHERE FIELDS_NOWHERE
-#define CUSTOM(name_, read_) {.name = name_, .kind = FIELD_CUSTOM, .read = read_}
-#define BOOL(name_, offset_) {.name = name_, .kind = FIELD_BOOL, .offset = offset_}
+#define CUSTOM(name_, read_)                                                                       \
+    { .name = name_, .kind = FIELD_CUSTOM, .read = read_ }
+#define BOOL(name_, offset_)                                                                       \
+    { .name = name_, .kind = FIELD_BOOL, .offset = offset_ }
 #define INT(name_, min_, max_, offset_)                                                            \
-    {.name = name_, .kind = FIELD_INT, .min = min_, .max = max_, .offset = offset_}
+    { .name = name_, .kind = FIELD_INT, .min = min_, .max = max_, .offset = offset_ }
 #define NUMBER(name_, min_, max_, offset_)                                                         \
-    {.name = name_, .kind = FIELD_NUMBER, .min = min_, .max = max_, .offset = offset_}
+    { .name = name_, .kind = FIELD_NUMBER, .min = min_, .max = max_, .offset = offset_ }
 #define TEXT(name_, min_, offset_)                                                                 \
-    {.name = name_, .kind = FIELD_TEXT, .min = min_, .max = PARAMS_TEXT_BYTES_MAX, .offset = offset_}
-#define IGNORED(name_) {.name = name_, .support = FIELD_IGNORED, .kind = FIELD_ANY, .offset = NOWHERE}
+    {                                                                                              \
+        .name = name_, .kind = FIELD_TEXT, .min = min_, .max = PARAMS_TEXT_BYTES_MAX,              \
+        .offset = offset_                                                                          \
+    }
+#define IGNORED(name_)                                                                             \
+    { .name = name_, .support = FIELD_IGNORED, .kind = FIELD_ANY, .offset = NOWHERE }
 #define REFUSED(name_, harmless_, hint_)                                                           \
-    {.name = name_, .support = FIELD_REFUSED, .kind = FIELD_ANY, .offset = NOWHERE,                \
-     .harmless = harmless_, .hint = hint_}
+    {                                                                                              \
+        .name = name_, .support = FIELD_REFUSED, .kind = FIELD_ANY, .offset = NOWHERE,             \
+        .harmless = harmless_, .hint = hint_                                                       \
+    }
 
 static const char no_grammar[] = "this build has no constrained output";
 static const char no_tools[] = "this build has no tool calls";
@@ -410,23 +421,51 @@ static const struct field chat_fields[] = {
     CUSTOM("repetition_penalty", read_repetition),
     CUSTOM("logit_bias", read_logit_bias),
     CUSTOM("seed", read_seed),
-    {.name = "n", .support = FIELD_REFUSED, .kind = FIELD_INT, .min = 1, .max = 8, .offset = IN(n),
-     .harmless = is_one, .hint = "this build makes one choice a request"},
+    {.name = "n",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_INT,
+     .min = 1,
+     .max = 8,
+     .offset = IN(n),
+     .harmless = is_one,
+     .hint = "this build makes one choice a request"},
     CUSTOM("stop", read_stop),
     CUSTOM("stop_token_ids", read_stop_ids),
     BOOL("include_stop_str_in_output", IN(include_stop)),
     BOOL("ignore_eos", IN(ignore_eos)),
-    {.name = "logprobs", .support = FIELD_REFUSED, .kind = FIELD_BOOL, .offset = IN(logprobs),
-     .harmless = is_false, .hint = "this build gives no logprobs"},
-    {.name = "top_logprobs", .support = FIELD_REFUSED, .kind = FIELD_INT, .min = 0, .max = 20,
-     .offset = IN(top_logprobs), .harmless = is_zero, .hint = "this build gives no logprobs"},
-    {.name = "tools", .support = FIELD_REFUSED, .kind = FIELD_CUSTOM, .read = read_tools,
-     .harmless = is_empty_array, .hint = no_tools},
-    {.name = "tool_choice", .support = FIELD_REFUSED, .kind = FIELD_CUSTOM,
-     .read = read_tool_choice, .harmless = is_tool_choice_of_none, .hint = no_tools},
+    {.name = "logprobs",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_BOOL,
+     .offset = IN(logprobs),
+     .harmless = is_false,
+     .hint = "this build gives no logprobs"},
+    {.name = "top_logprobs",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_INT,
+     .min = 0,
+     .max = 20,
+     .offset = IN(top_logprobs),
+     .harmless = is_zero,
+     .hint = "this build gives no logprobs"},
+    {.name = "tools",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_CUSTOM,
+     .read = read_tools,
+     .harmless = is_empty_array,
+     .hint = no_tools},
+    {.name = "tool_choice",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_CUSTOM,
+     .read = read_tool_choice,
+     .harmless = is_tool_choice_of_none,
+     .hint = no_tools},
     BOOL("parallel_tool_calls", NOWHERE), // speaks of calls only: nothing to honour without tools
-    {.name = "response_format", .support = FIELD_REFUSED, .kind = FIELD_CUSTOM,
-     .read = read_response_format, .harmless = is_format_text, .hint = no_grammar},
+    {.name = "response_format",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_CUSTOM,
+     .read = read_response_format,
+     .harmless = is_format_text,
+     .hint = no_grammar},
     REFUSED("structured_outputs", NULL, no_grammar),
     REFUSED("guided_json", NULL, no_grammar),
     REFUSED("guided_regex", NULL, no_grammar),
@@ -434,23 +473,38 @@ static const struct field chat_fields[] = {
     REFUSED("guided_grammar", NULL, no_grammar),
     CUSTOM("reasoning_effort", read_effort),
     CUSTOM("chat_template_kwargs", read_kwargs),
-    {.name = "thinking_token_budget", .support = FIELD_REFUSED, .kind = FIELD_INT, .min = -1,
-     .max = INFINITY, .offset = NOWHERE, .harmless = is_minus_one,
+    {.name = "thinking_token_budget",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_INT,
+     .min = -1,
+     .max = INFINITY,
+     .offset = NOWHERE,
+     .harmless = is_minus_one,
      .hint = "this build does not bound a thought"},
-    {.name = "thinking_budget", .support = FIELD_REFUSED, .kind = FIELD_INT, .min = -1,
-     .max = INFINITY, .offset = NOWHERE, .harmless = is_minus_one,
+    {.name = "thinking_budget",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_INT,
+     .min = -1,
+     .max = INFINITY,
+     .offset = NOWHERE,
+     .harmless = is_minus_one,
      .hint = "this build does not bound a thought"},
     BOOL("include_reasoning", IN(include_reasoning)),
     BOOL("add_generation_prompt", IN(add_generation_prompt)),
     BOOL("continue_final_message", IN(continue_final)),
     BOOL("skip_special_tokens", IN(skip_special)),
-    {.name = "add_special_tokens", .support = FIELD_REFUSED, .kind = FIELD_BOOL, .offset = NOWHERE,
-     .harmless = is_false, .hint = "a chat prompt has the template's own marks only"},
+    {.name = "add_special_tokens",
+     .support = FIELD_REFUSED,
+     .kind = FIELD_BOOL,
+     .offset = NOWHERE,
+     .harmless = is_false,
+     .hint = "a chat prompt has the template's own marks only"},
     REFUSED("documents", is_false, "the template takes no documents"),
     REFUSED("chat_template", is_false, "the checkpoint's own template is used"),
     BOOL("draft", IN(draft)),
     BOOL("return_token_ids", IN(return_token_ids)),
-    BOOL("return_logits_hash", IN(return_logits_hash)), // ours: the running hash of the logits' bits
+    BOOL("return_logits_hash",
+         IN(return_logits_hash)), // ours: the running hash of the logits' bits
     INT("stream_interval", 1, 64, IN(stream_interval)),
     INT("priority", -100, 100, IN(priority)),
     TEXT("cache_salt", 1, IN(cache_salt)),
@@ -532,7 +586,8 @@ static int check_combinations(const struct params *p, const json_t *body, struct
     // continue_final_message alone switches the generation prompt off; asking for both by name is a contradiction.
     if (p->continue_final && json_is_true(json_object_get(body, "add_generation_prompt")))
         return combination("continue_final_message",
-                           "continue_final_message and add_generation_prompt cannot both be true", e);
+                           "continue_final_message and add_generation_prompt cannot both be true",
+                           e);
     if (p->continue_final && !last_is_assistant(p))
         return combination("continue_final_message",
                            "continue_final_message needs a last message of role assistant", e);

@@ -20,10 +20,11 @@ enum field_support {
 struct field_context { // of one request
     struct params *params;
     struct arena *arena;
-    uint32_t vocab_size;         // ids a client may name are below
-    bool late_system_as_user;    // see messages.h
-    uint32_t *lone_surrogates;   // added to, for texts parsed inside the body
-    const char **unknown;        // names of unknown fields, at most FIELDS_UNKNOWN_MAX; they live in the body
+    uint32_t vocab_size;       // ids a client may name are below
+    bool late_system_as_user;  // see messages.h
+    uint32_t *lone_surrogates; // added to, for texts parsed inside the body
+    const char *
+        *unknown; // names of unknown fields, at most FIELDS_UNKNOWN_MAX; they live in the body
     uint32_t unknown_count;
 };
 enum { FIELDS_UNKNOWN_MAX = 64 };

@@ -13,7 +13,8 @@ void fingerprint_hex(const struct frame_fingerprint *f, char ret[9]) {
     const char *parts[] = {f->checkpoint, f->build, f->device, f->kv, f->rope};
     struct sha256 *h = sha256_new();
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i]) sha256_add(h, parts[i], strlen(parts[i]) + 1); // the NUL keeps the parts apart
+        if (parts[i])
+            sha256_add(h, parts[i], strlen(parts[i]) + 1); // the NUL keeps the parts apart
     uint8_t digest[SHA256_BYTES];
     char hex[SHA256_HEX_BYTES];
     sha256_digest(h, digest);

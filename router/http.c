@@ -19,8 +19,8 @@ h2o_iovec_t http_header(const h2o_req_t *req, const char *name) {
 }
 
 static h2o_iovec_t path_of(const h2o_req_t *req) {
-    size_t len = req->input.query_at < req->input.path.len ? req->input.query_at
-                                                           : req->input.path.len;
+    size_t len =
+        req->input.query_at < req->input.path.len ? req->input.query_at : req->input.path.len;
     return h2o_iovec_init(req->input.path.base, len);
 }
 
@@ -104,13 +104,14 @@ int http_check_head(const char *head, size_t len, bool is_http_1_1, struct apier
         first = false;
         i += n + 1;
     }
-    const char *why = f.folded                       ? "a header field must not be folded"
-                      : f.hosts > 1                  ? "Host must be given once"
-                      : is_http_1_1 && f.hosts == 0  ? "Host is required"
-                      : f.codings && f.lengths       ? "Transfer-Encoding and Content-Length exclude each other"
-                      : f.lengths_differ             ? "Content-Length must be given once"
+    const char *why = f.folded                      ? "a header field must not be folded"
+                      : f.hosts > 1                 ? "Host must be given once"
+                      : is_http_1_1 && f.hosts == 0 ? "Host is required"
+                      : f.codings && f.lengths
+                          ? "Transfer-Encoding and Content-Length exclude each other"
+                      : f.lengths_differ                ? "Content-Length must be given once"
                       : f.codings > 1 || f.other_coding ? "the only transfer coding is chunked"
-                                                     : NULL;
+                                                        : NULL;
     return why ? apierr_set(e, APIERR_BAD_REQUEST, NULL, "%s", why) : ST_OK;
 }
 
@@ -132,8 +133,9 @@ static int check_raw_head(const h2o_req_t *req, struct apierr *e) {
 static int check_head(const struct http_call *c, struct apierr *e) {
     const h2o_req_t *req = c->req;
     if (req->input.path.len > HTTP_URI_BYTES_MAX)
-        return apierr_set(e, APIERR_URI_TOO_LONG, NULL, "the URI must have at most %d bytes, got %zu",
-                          HTTP_URI_BYTES_MAX, req->input.path.len);
+        return apierr_set(e, APIERR_URI_TOO_LONG, NULL,
+                          "the URI must have at most %d bytes, got %zu", HTTP_URI_BYTES_MAX,
+                          req->input.path.len);
     size_t bytes = 0;
     for (size_t i = 0; i < req->headers.size; i++)
         bytes += req->headers.entries[i].name->len + req->headers.entries[i].value.len + 4;
@@ -144,7 +146,8 @@ static int check_head(const struct http_call *c, struct apierr *e) {
     int st = check_raw_head(req, e);
     if (st) return st;
     if (req->entity.len > listener_body_bytes_max(c->listener))
-        return apierr_set(e, APIERR_BODY_TOO_LARGE, NULL, "the body must have at most %zu bytes, got %zu",
+        return apierr_set(e, APIERR_BODY_TOO_LARGE, NULL,
+                          "the body must have at most %zu bytes, got %zu",
                           listener_body_bytes_max(c->listener), req->entity.len);
     return ST_OK;
 }
@@ -159,7 +162,8 @@ static bool has_word(h2o_iovec_t v, const char *word) {
 int http_check_json_type(const struct http_call *c, struct apierr *e) {
     h2o_iovec_t coding = http_header(c->req, "content-encoding");
     if (coding.len && !(coding.len == 8 && !strncasecmp(coding.base, "identity", 8)))
-        return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL, "Content-Encoding must be identity");
+        return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL,
+                          "Content-Encoding must be identity");
     h2o_iovec_t type = http_header(c->req, "content-type");
     if (!type.len) return ST_OK;
     size_t n = 0;
@@ -248,7 +252,8 @@ static void dispatch(const struct http_handler *h, struct http_call *c) {
     }
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
-    apierr_set(&e, APIERR_UNKNOWN_URL, NULL, "no such path: %s", apierr_clip(clip, path.base, path.len));
+    apierr_set(&e, APIERR_UNKNOWN_URL, NULL, "no such path: %s",
+               apierr_clip(clip, path.base, path.len));
     send_reply_error(c, &e);
 }
 

@@ -64,7 +64,7 @@ struct listener {
     bool draining, stopped;
     struct send_set sends;
     char url[URL_BYTES];
-    char *unix_path; // NULL: TCP
+    char *unix_path;  // NULL: TCP
     unsigned closing; // handles not closed yet
     void (*closed)(void *arg);
     void *closed_arg;
@@ -255,8 +255,8 @@ static int bind_unix(struct listener *l, const char *path, struct err *e) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     uv_pipe_init(l->config.loop, &l->socket.pipe, 0);
     if (strlen(path) >= sizeof sa.sun_path)
-        return err_set(e, ST_INVAL, "listen on unix:%s: a socket's path has at most %zu bytes", path,
-                       sizeof sa.sun_path - 1);
+        return err_set(e, ST_INVAL, "listen on unix:%s: a socket's path has at most %zu bytes",
+                       path, sizeof sa.sun_path - 1);
     strcpy(sa.sun_path, path);
     unlink_stale(&sa);
     int rc = uv_pipe_bind(&l->socket.pipe, path);
@@ -275,7 +275,8 @@ static int split_address(const char *address, char host[256], char port[8], stru
     size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
     if (!colon || digits == 0 || digits > 5 || colon[1 + digits] || atoi(colon + 1) > 65535 ||
         n >= 256)
-        return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found '%.100s'", address);
+        return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found '%.100s'",
+                       address);
     snprintf(port, 8, "%s", colon + 1);
     snprintf(host, 256, "%.*s", (int)(bracketed ? n - 2 : n), address + bracketed);
     return ST_OK;
@@ -308,8 +309,8 @@ static void name_url(struct listener *l) {
     char ip[INET6_ADDRSTRLEN];
     uv_tcp_getsockname(&l->socket.tcp, (struct sockaddr *)&sa, &len);
     bool v6 = sa.ss_family == AF_INET6;
-    int port = ntohs(v6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                        : ((struct sockaddr_in *)&sa)->sin_port);
+    int port =
+        ntohs(v6 ? ((struct sockaddr_in6 *)&sa)->sin6_port : ((struct sockaddr_in *)&sa)->sin_port);
     if (v6)
         uv_ip6_name((struct sockaddr_in6 *)&sa, ip, sizeof ip);
     else

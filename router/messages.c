@@ -12,8 +12,8 @@
 struct reader {
     const struct messages_options *o;
     struct apierr *e;
-    size_t idx;      // of the message being read
-    char path[128];  // "messages[3]"
+    size_t idx;         // of the message being read
+    char path[128];     // "messages[3]"
     struct strbuf text; // content of that message
 };
 
@@ -76,8 +76,9 @@ static int read_content(struct reader *r, const json_t *v, bool optional) {
     if (json_array_size(v) > MESSAGES_PARTS_MAX) {
         char param[APIERR_PARAM_BYTES];
         snprintf(param, sizeof param, "%s.content", r->path);
-        return apierr_set(r->e, APIERR_INVALID_VALUE, param, "%s must have at most %d parts, got %zu",
-                          param, MESSAGES_PARTS_MAX, json_array_size(v));
+        return apierr_set(r->e, APIERR_INVALID_VALUE, param,
+                          "%s must have at most %d parts, got %zu", param, MESSAGES_PARTS_MAX,
+                          json_array_size(v));
     }
     for (size_t j = 0; j < json_array_size(v); j++) {
         int st = read_part(r, j, json_array_get(v, j));
@@ -125,8 +126,9 @@ static int read_call(struct reader *r, size_t j, const json_t *call, json_t *out
     json_t *arguments = NULL;
     int st = read_arguments(r, member, json_object_get(function, "arguments"), &arguments);
     if (st) return st;
-    json_array_append_new(out, json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function",
-                                         "name", (json_t *)(uintptr_t)name, "arguments", arguments));
+    json_array_append_new(out,
+                          json_pack("{s:s, s:{s:O, s:o}}", "type", "function", "function", "name",
+                                    (json_t *)(uintptr_t)name, "arguments", arguments));
     return ST_OK;
 }
 
@@ -201,8 +203,8 @@ static int place_system(struct reader *r, json_t *out, enum role *role, bool *re
     }
     char param[APIERR_PARAM_BYTES];
     snprintf(param, sizeof param, "%s.role", r->path);
-    return apierr_set(r->e, APIERR_TEMPLATE, param,
-                      "%s: system messages must be at the beginning", param);
+    return apierr_set(r->e, APIERR_TEMPLATE, param, "%s: system messages must be at the beginning",
+                      param);
 }
 
 static int read_message(struct reader *r, const json_t *m, json_t *out) {

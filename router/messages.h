@@ -13,7 +13,8 @@ struct apierr;
 enum { MESSAGES_MAX = 10000, MESSAGES_PARTS_MAX = 1024 };
 
 struct messages_options {
-    bool late_system_as_user;  // a system message further down becomes a user turn instead of a refusal
+    bool
+        late_system_as_user; // a system message further down becomes a user turn instead of a refusal
     uint32_t *lone_surrogates; // added to by texts parsed in here (arguments of calls)
 };
 

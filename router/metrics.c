@@ -16,9 +16,11 @@
 #define BETWEEN_TOKENS                                                                             \
     BUCKETS(.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 #define REQUEST_TIMES                                                                              \
-    BUCKETS(.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+    BUCKETS(.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,   \
+            7680)
 #define TOKEN_COUNTS                                                                               \
-    BUCKETS(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
+    BUCKETS(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000,     \
+            200000)
 #define SHORT_TIMES BUCKETS(.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3)
 
 #define S 1e-9 // sums of seconds are kept in whole nanoseconds
@@ -35,8 +37,8 @@ const struct histogram_form histogram_forms[METRIC_HISTOGRAM_COUNT] = {
     [METRIC_QUEUE_S] = {"vllm:request_queue_time_seconds", "Time in the queue", S, REQUEST_TIMES},
     [METRIC_PREFILL_S] = {"vllm:request_prefill_time_seconds", "Time in the fill of the prompt", S,
                           REQUEST_TIMES},
-    [METRIC_DECODE_S] = {"vllm:request_decode_time_seconds", "Time from the first token to the last",
-                         S, REQUEST_TIMES},
+    [METRIC_DECODE_S] = {"vllm:request_decode_time_seconds",
+                         "Time from the first token to the last", S, REQUEST_TIMES},
     [METRIC_INFERENCE_S] = {"vllm:request_inference_time_seconds", "Time at the worker", S,
                             REQUEST_TIMES},
     [METRIC_REQUEST_PROMPT_TOKENS] = {"vllm:request_prompt_tokens", "Prompt tokens of a request", 1,
@@ -58,14 +60,14 @@ const struct histogram_form histogram_forms[METRIC_HISTOGRAM_COUNT] = {
 const struct histogram_form worker_round_form = {"railyard_worker_round_seconds",
                                                  "Time of a worker's round", S, BETWEEN_TOKENS};
 const struct histogram_form http_seconds_form = {"railyard_http_request_seconds",
-                                                 "From the whole request to the end of its reply", S,
-                                                 REQUEST_TIMES};
+                                                 "From the whole request to the end of its reply",
+                                                 S, REQUEST_TIMES};
 
 const char *const metric_endpoints[METRIC_ENDPOINTS] = {
-    "chat_completions", "models", "tokenize", "health", "livez",
-    "readyz",           "metrics", "version", "admin",  "none"};
-const int metric_statuses[METRIC_STATUSES] = {200, 400, 403, 404, 405, 413, 414, 415, 429,
-                                              431, 499, 500, 503, 504, 529, 0};
+    "chat_completions", "models",  "tokenize", "health", "livez",
+    "readyz",           "metrics", "version",  "admin",  "none"};
+const int metric_statuses[METRIC_STATUSES] = {200, 400, 403, 404, 405, 413, 414, 415,
+                                              429, 431, 499, 500, 503, 504, 529, 0};
 
 struct metrics *metrics_new(const char *model_name) {
     struct metrics *m = mem_calloc(1, sizeof *m);
@@ -139,7 +141,8 @@ void metrics_worker_failed(struct metrics *m, uint32_t rank) {
 }
 
 void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds) {
-    if (rank < SNAPSHOT_WORKERS_MAX) observe(&m->worker_rounds[rank], &worker_round_form, seconds, 1);
+    if (rank < SNAPSHOT_WORKERS_MAX)
+        observe(&m->worker_rounds[rank], &worker_round_form, seconds, 1);
 }
 
 // A name that could be a field's, else "other": it becomes a label.
@@ -147,7 +150,8 @@ static bool is_plain_name(const char *s) {
     size_t n = strlen(s);
     if (n == 0 || n > UNKNOWN_NAME_MAX) return false;
     for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)s[i]) && s[i] != '_' && s[i] != '-' && s[i] != '.') return false;
+        if (!isalnum((unsigned char)s[i]) && s[i] != '_' && s[i] != '-' && s[i] != '.')
+            return false;
     return true;
 }
 

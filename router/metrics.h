@@ -32,8 +32,20 @@ enum metric {
     METRIC_COUNT,
 };
 
-enum metric_phase { METRIC_PHASE_QUEUE, METRIC_PHASE_PREFILL, METRIC_PHASE_DECODE, METRIC_PHASE_RESUME, METRIC_PHASE_COUNT };
-enum metric_reason { METRIC_REASON_STOP, METRIC_REASON_LENGTH, METRIC_REASON_ABORT, METRIC_REASON_ERROR, METRIC_REASON_COUNT };
+enum metric_phase {
+    METRIC_PHASE_QUEUE,
+    METRIC_PHASE_PREFILL,
+    METRIC_PHASE_DECODE,
+    METRIC_PHASE_RESUME,
+    METRIC_PHASE_COUNT
+};
+enum metric_reason {
+    METRIC_REASON_STOP,
+    METRIC_REASON_LENGTH,
+    METRIC_REASON_ABORT,
+    METRIC_REASON_ERROR,
+    METRIC_REASON_COUNT
+};
 
 enum metric_histogram {
     METRIC_FIRST_TOKEN_S,
@@ -75,4 +87,5 @@ void metrics_worker_failed(struct metrics *m, uint32_t rank);
 void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds);
 
 // The whole page, text format 0.0.4.
-void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms, struct strbuf *out);
+void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
+                   struct strbuf *out);

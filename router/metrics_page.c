@@ -4,13 +4,13 @@
 #include "router/backend.h"
 #include "router/metrics_priv.h"
 
+#include <dirent.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-#include <dirent.h>
-#include <stdio.h>
 
 struct page {
     struct metrics *m;
@@ -40,7 +40,8 @@ static void model_label(struct page *p) {
 }
 
 // One series with the model's label: the families that gateways know.
-static void by_model(struct page *p, const char *name, const char *type, const char *help, double x) {
+static void by_model(struct page *p, const char *name, const char *type, const char *help,
+                     double x) {
     family(p, name, type, help);
     strbuf_printf(p->out, "%s{", name);
     model_label(p);
@@ -63,7 +64,8 @@ static void series(struct page *p, const struct histogram_form *f, const struct 
                       f->bounds[i], total);
     }
     total += counter_get(&h->buckets[f->bound_count]);
-    strbuf_printf(p->out, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", f->name, labels, comma, total);
+    strbuf_printf(p->out, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", f->name, labels, comma,
+                  total);
     strbuf_printf(p->out, "%s_sum{%s} %.15g\n", f->name, labels,
                   (double)counter_get(&h->sum) * f->unit);
     strbuf_printf(p->out, "%s_count{%s} %" PRIu64 "\n", f->name, labels, total);
@@ -99,8 +101,10 @@ static void gateway_gauges(struct page *p) {
         used += w->kv_blocks_used;
         if (w->kv_block_tokens) block_tokens = w->kv_block_tokens;
     }
-    by_model(p, "vllm:num_requests_running", "gauge", "Streams in rounds or filling", (double)running);
-    by_model(p, "vllm:num_requests_waiting", "gauge", "Waiting in router and workers", (double)waiting);
+    by_model(p, "vllm:num_requests_running", "gauge", "Streams in rounds or filling",
+             (double)running);
+    by_model(p, "vllm:num_requests_waiting", "gauge", "Waiting in router and workers",
+             (double)waiting);
     by_model(p, "vllm:kv_cache_usage_perc", "gauge", "Used KV blocks, 0 to 1",
              blocks ? (double)used / (double)blocks : 0);
     family(p, "vllm:cache_config_info", "gauge", "KV blocks");
@@ -129,7 +133,8 @@ static void gateway_counters(struct page *p) {
     by_model(p, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found",
              counted(p, METRIC_PREFIX_HITS));
     by_model(p, "vllm:num_preemptions_total", "counter", "None: what is admitted stays", 0);
-    by_model(p, "vllm:spec_decode_num_drafts_total", "counter", "Drafts", counted(p, METRIC_DRAFTS));
+    by_model(p, "vllm:spec_decode_num_drafts_total", "counter", "Drafts",
+             counted(p, METRIC_DRAFTS));
     by_model(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens",
              counted(p, METRIC_DRAFTED));
     by_model(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Accepted tokens",
@@ -157,7 +162,8 @@ static void requests(struct page *p) {
         (double)metrics_get_in_flight(p->m));
     one(p, "railyard_streams_open", "gauge", "Replies being streamed",
         (double)gauge_get(&p->m->streams_open));
-    one(p, "railyard_queue_requests", "gauge", "Requests waiting in the router", p->s->queue_requests);
+    one(p, "railyard_queue_requests", "gauge", "Requests waiting in the router",
+        p->s->queue_requests);
     one(p, "railyard_queue_tokens", "gauge", "Their prompt tokens", (double)p->s->queue_tokens);
     one(p, "railyard_queue_wait_seconds_predicted", "gauge", "Wait of a request that came now",
         p->s->wait_predicted_s);
@@ -180,7 +186,8 @@ static void by_code(struct page *p, const char *name, const char *help, const ch
     family(p, name, "counter", help);
     for (int c = 1; c < APIERR_CODE_COUNT; c++) {
         bool rejection = c == APIERR_QUEUE_FULL || c == APIERR_QUEUE_TIMEOUT ||
-                         c == APIERR_NO_READY_WORKER || c == APIERR_DRAINING || c == APIERR_OVERLOADED;
+                         c == APIERR_NO_READY_WORKER || c == APIERR_DRAINING ||
+                         c == APIERR_OVERLOADED;
         // Two codes may share a name; bad heads are counted with the one they share it with.
         if (c == APIERR_BAD_REQUEST || (rejections_only && !rejection)) continue;
         uint64_t n = counter_get(&p->m->errors[c]);
@@ -201,7 +208,8 @@ static void http(struct page *p) {
             uint64_t n = counter_get(&p->m->http[e][s]);
             if (n)
                 strbuf_printf(p->out,
-                              "railyard_http_requests_total{endpoint=\"%s\",status=\"%d\"} %" PRIu64 "\n",
+                              "railyard_http_requests_total{endpoint=\"%s\",status=\"%d\"} %" PRIu64
+                              "\n",
                               metric_endpoints[e], metric_statuses[s], n);
         }
     }
@@ -249,8 +257,9 @@ static double fill_rate(const struct snapshot_worker *w, uint64_t now) {
     return w->fill_tokens_per_s;
 }
 static double progress_age(const struct snapshot_worker *w, uint64_t now) {
-    return w->last_progress_ms && now > w->last_progress_ms ? (double)(now - w->last_progress_ms) / 1e3
-                                                            : 0;
+    return w->last_progress_ms && now > w->last_progress_ms
+               ? (double)(now - w->last_progress_ms) / 1e3
+               : 0;
 }
 static double restarts(const struct snapshot_worker *w, uint64_t now) {
     return (double)w->restarts;
@@ -340,7 +349,8 @@ static void process(struct page *p) {
     one(p, "railyard_process_cpu_seconds_total", "counter", "CPU time", cpu);
 }
 
-void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms, struct strbuf *out) {
+void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
+                   struct strbuf *out) {
     struct page p = {m, s, now_ms, out};
     strbuf_reserve(out, 32 << 10);
     gateway_gauges(&p);

@@ -82,8 +82,9 @@ static int read_eos(const struct model *m, const json_t *o, const char *file, st
         const json_t *one = json_is_array(v) ? json_array_get(v, i) : v;
         json_int_t id = json_is_integer(one) ? json_integer_value(one) : -1;
         if (id < 0 || !tokenizer_id_used(m->tokenizer, (uint32_t)id) || id > UINT32_MAX)
-            return err_set(e, ST_CORRUPT, "%s: eos_token_id: wanted ids of the tokenizer, found %lld",
-                           file, (long long)id);
+            return err_set(e, ST_CORRUPT,
+                           "%s: eos_token_id: wanted ids of the tokenizer, found %lld", file,
+                           (long long)id);
         add_stop(stops, (uint32_t)id);
     }
     return ST_OK;
@@ -98,12 +99,14 @@ static int read_config(struct model *m, struct ids *stops, struct err *e) {
     st = read_u32(text, "config.json", "vocab_size", &m->vocab_size, e);
     if (!st) st = read_u32(text, "config.json", "max_position_embeddings", &m->context_max, e);
     if (!st && (m->vocab_size == 0 || m->context_max == 0))
-        st = err_set(e, ST_CORRUPT, "config.json: wanted vocab_size and max_position_embeddings, found %s",
+        st = err_set(e, ST_CORRUPT,
+                     "config.json: wanted vocab_size and max_position_embeddings, found %s",
                      m->vocab_size ? "no max_position_embeddings" : "no vocab_size");
     if (!st) st = read_eos(m, config, "config.json", stops, e);
     if (!st && text != config) st = read_eos(m, text, "config.json: text_config", stops, e);
     if (!st && m->vocab_size < tokenizer_size(m->tokenizer))
-        st = err_set(e, ST_CORRUPT, "config.json: vocab_size: wanted at least the tokenizer's %u, found %u",
+        st = err_set(e, ST_CORRUPT,
+                     "config.json: vocab_size: wanted at least the tokenizer's %u, found %u",
                      tokenizer_size(m->tokenizer), m->vocab_size);
     json_decref(config);
     return st;
@@ -135,7 +138,8 @@ static int read_tokenizer_config(struct model *m, struct ids *stops, struct err 
     if (json_is_string(eos)) {
         int64_t id = tokenizer_find(m->tokenizer, json_string_value(eos));
         if (id < 0)
-            st = err_set(e, ST_CORRUPT, "tokenizer_config.json: eos_token: '%.64s' is no added token",
+            st = err_set(e, ST_CORRUPT,
+                         "tokenizer_config.json: eos_token: '%.64s' is no added token",
                          json_string_value(eos));
         else
             add_stop(stops, (uint32_t)id);
@@ -214,7 +218,8 @@ static int open_dir(struct model *m, const char *dir, struct err *e) {
     struct stat sb;
     if (stat(m->dir, &sb)) return err_errno(e, "open model '%s'", dir);
     if (!S_ISDIR(sb.st_mode))
-        return err_set(e, ST_INVAL, "model '%s': wanted a folder with config.json, found a file", dir);
+        return err_set(e, ST_INVAL, "model '%s': wanted a folder with config.json, found a file",
+                       dir);
     m->created_s = sb.st_mtime;
     const char *slash = strrchr(m->dir, '/');
     m->dir_name = mem_strdup(slash && slash[1] ? slash + 1 : m->dir);

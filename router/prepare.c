@@ -48,12 +48,13 @@ int prepare_prompt(const struct prepare *p, const struct params *q, struct ids *
     uint64_t begun_us = mono_us();
     int st = template_render(p->model->rules, &in, &t, &why);
     if (st) {
-        apierr_set(e, st == ST_INVAL ? APIERR_TEMPLATE : APIERR_INTERNAL, "messages", "%s", why.msg);
+        apierr_set(e, st == ST_INVAL ? APIERR_TEMPLATE : APIERR_INTERNAL, "messages", "%s",
+                   why.msg);
         goto out;
     }
     bool plain = p->config->plain_control_text;
-    st = tokenizer_encode(p->model->tokenizer, strbuf_str(&t.text), t.text.len, plain ? t.plain : NULL,
-                          plain ? t.plain_count : 0, ret, &why);
+    st = tokenizer_encode(p->model->tokenizer, strbuf_str(&t.text), t.text.len,
+                          plain ? t.plain : NULL, plain ? t.plain_count : 0, ret, &why);
     if (st) apierr_set(e, APIERR_INTERNAL, NULL, "the prompt could not be tokenised");
     *ret_in_thought = t.in_thought;
     metrics_observe(p->metrics, METRIC_TOKENIZE_S, (double)(mono_us() - begun_us) / 1e6, 1);
@@ -66,10 +67,11 @@ int prepare_limit(struct request *r, uint32_t context_max, int64_t output_defaul
                   struct apierr *e) {
     const struct params *p = &r->params;
     if (r->prompt.len >= context_max)
-        return apierr_set(e, APIERR_CONTEXT_LENGTH, "messages",
-                          "This model's maximum context length is %u tokens. The prompt has %zu tokens, "
-                          "which leaves no room for a reply.",
-                          context_max, r->prompt.len);
+        return apierr_set(
+            e, APIERR_CONTEXT_LENGTH, "messages",
+            "This model's maximum context length is %u tokens. The prompt has %zu tokens, "
+            "which leaves no room for a reply.",
+            context_max, r->prompt.len);
     int64_t room = context_max - (int64_t)r->prompt.len;
     int64_t asked = p->max_completion_tokens ? p->max_completion_tokens
                     : p->max_tokens          ? p->max_tokens

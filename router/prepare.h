@@ -36,4 +36,5 @@ int prepare_fields(const struct prepare *p, const json_t *body, struct params *q
                    struct apierr *e);
 int prepare_model_name(const struct prepare *p, const char *name, struct apierr *e); // NULL is fine
 // Limits the reply to what is left of a window of context_max ids. APIERR_CONTEXT_LENGTH: nothing is.
-int prepare_limit(struct request *r, uint32_t context_max, int64_t output_default, struct apierr *e);
+int prepare_limit(struct request *r, uint32_t context_max, int64_t output_default,
+                  struct apierr *e);

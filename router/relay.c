@@ -19,9 +19,9 @@
 #include <string.h>
 
 enum {
-    LOOP_SHIFT = 24,  // a stream's id: the index of its loop above, its slot below
-    LOOP_INDEX = 0,   // one request loop
-    SLOT_FIRST = 1,   // id 0 is no stream
+    LOOP_SHIFT = 24, // a stream's id: the index of its loop above, its slot below
+    LOOP_INDEX = 0,  // one request loop
+    SLOT_FIRST = 1,  // id 0 is no stream
     SLOTS_AT_FIRST = 64,
 };
 
@@ -150,7 +150,8 @@ static struct frame_submit submit_of(struct relay *r, const struct request *q) {
         .given = frame_ids_of(q->ids.v, q->ids.len, &r->arena),
         .sampling = sampling_of(p),
         .max_tokens = q->max_tokens,
-        .min_tokens = min_u32((uint32_t)min_u64((uint64_t)p->min_tokens, UINT32_MAX), q->max_tokens),
+        .min_tokens =
+            min_u32((uint32_t)min_u64((uint64_t)p->min_tokens, UINT32_MAX), q->max_tokens),
         .stop = frame_ids_of(p->stop_ids, p->stop_id_count, &r->arena),
         .ignore_eos = p->ignore_eos,
         .draft = p->draft,
@@ -277,8 +278,7 @@ static void on_done(struct relay *r, struct backend *b, const struct frame_done 
     struct request *q = find(r, b, d->stream);
     if (!q) return;
     bool counts = d->finish == FRAME_FINISH_CANCELLED || d->completion_tokens == q->ids.len;
-    bool stop_is_last = d->finish != FRAME_FINISH_STOP ||
-                        (q->ids.len && q->ids.v[q->ids.len - 1] == d->stop_id);
+    bool stop_is_last = d->stop_id < 0 || (q->ids.len && q->ids.v[q->ids.len - 1] == d->stop_id);
     if (!counts || !stop_is_last || d->finish == FRAME_FINISH_CANCELLED) {
         // Nobody asked for a cancel, or the worker's count is not ours: ids were lost on the way.
         fail_broken(r, q, b, d->completion_tokens);
@@ -288,7 +288,7 @@ static void on_done(struct relay *r, struct backend *b, const struct frame_done 
     note_done(q, d);
     q->finish = d->finish == FRAME_FINISH_STOP ? REQUEST_FINISH_STOP : REQUEST_FINISH_LENGTH;
     q->stop_id = asked_to_stop_at(&q->params, d->stop_id) ? d->stop_id : -1;
-    q->silent_last = d->finish == FRAME_FINISH_STOP && !q->params.include_stop;
+    q->silent_last = d->stop_id >= 0 && !q->params.include_stop;
     give_slot(r, q);
     request_ids_ended(q);
 }

@@ -17,7 +17,8 @@ void relay_free(struct relay *r);
 
 // ST_FULL, ST_CLOSED: as backend_submit; the request stays as it was.
 int relay_submit(struct relay *r, struct request *q, struct backend *b, struct err *e);
-void relay_cancel(struct relay *r, struct request *q); // gives its slot back; not at a worker is fine
+void relay_cancel(struct relay *r,
+                  struct request *q); // gives its slot back; not at a worker is fine
 void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f);
 void relay_on_lost(struct relay *r, struct backend *b, const char *reason);
 // Prompt ids that were sent to the rank and are not filled yet.

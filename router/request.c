@@ -207,8 +207,7 @@ void request_pump(struct request *r) {
         break;
     }
     if (!r->ended || usable_ids(r) > 0) return;
-    if (r->silent_last && r->taken < r->ids.len)
-        reply_push_stop_id(r->reply, r->ids.v[r->taken++]);
+    if (r->silent_last && r->taken < r->ids.len) reply_push_stop_id(r->reply, r->ids.v[r->taken++]);
     reply_finish(r->reply, &r->delta);
     if (r->delta.reasoning.len || r->delta.content.len) deliver(r);
     finish(r);

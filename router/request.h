@@ -61,32 +61,32 @@ struct request {
 
     struct params params;
     struct ids prompt;
-    bool in_thought;      // the prompt ends inside an open thought
-    uint32_t max_tokens;  // as sent to the worker
+    bool in_thought;     // the prompt ends inside an open thought
+    uint32_t max_tokens; // as sent to the worker
 
     struct queue_item queue_item;
     struct frame_stream stream; // id 0: not at a worker
     struct backend *backend;
-    int32_t rank;           // where it was sent last; -1: nowhere yet
-    uint32_t filled;        // prompt rows whose state exists
-    char fingerprint[32];   // system_fingerprint
+    int32_t rank;         // where it was sent last; -1: nowhere yet
+    uint32_t filled;      // prompt rows whose state exists
+    char fingerprint[32]; // system_fingerprint
 
-    struct ids ids;   // everything generated, kept until the end so that it could be replayed
-    size_t taken;     // of them given to the text side: what the reply, its hash and its usage count
-    size_t sent_ids;  // of those told to the client (return_token_ids)
+    struct ids ids;  // everything generated, kept until the end so that it could be replayed
+    size_t taken;    // of them given to the text side: what the reply, its hash and its usage count
+    size_t sent_ids; // of those told to the client (return_token_ids)
     struct reply *reply;
-    struct reply_delta delta;       // scratch of one step
+    struct reply_delta delta;         // scratch of one step
     struct strbuf reasoning, content; // of a whole reply
     bool role_sent;
-    bool any_text; // a first event with text has left
+    bool any_text;           // a first event with text has left
     uint32_t rounds_waiting; // rounds since the last event (stream_interval)
 
     bool ended; // no more ids will come; the next fields stand
     enum request_finish finish;
-    int64_t stop_id;          // of stop_token_ids, that ended it; else -1
-    bool silent_last;         // the last id ended the reply and has no text
+    int64_t stop_id;  // of stop_token_ids, that ended it; else -1
+    bool silent_last; // the last id ended the reply and has no text
     uint32_t cached_tokens;
-    uint64_t rounds;          // of the stream, as frames came
+    uint64_t rounds; // of the stream, as frames came
     uint64_t drafted, accepted;
     uint64_t logits_hash;
     bool has_logits_hash;

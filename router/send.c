@@ -31,7 +31,7 @@ struct send {
     struct watch *watch;
     TAILQ_ENTRY(send) open_link, dirty_link;
     struct strbuf buf[2];
-    int filling;       // index of the buffer that fills
+    int filling; // index of the buffer that fills
     uint64_t sent_at_ms;
     bool begun;        // h2o_start_response was called
     bool head_pending; // and the headers have not been handed over yet
@@ -221,7 +221,8 @@ static const char *reason_phrase(int status) {
 
 static void header(h2o_req_t *req, const char *name, const char *value) {
     h2o_iovec_t v = h2o_strdup(&req->pool, value, SIZE_MAX);
-    h2o_add_header_by_str(&req->pool, &req->res.headers, name, strlen(name), 1, NULL, v.base, v.len);
+    h2o_add_header_by_str(&req->pool, &req->res.headers, name, strlen(name), 1, NULL, v.base,
+                          v.len);
 }
 
 static void header_int(h2o_req_t *req, const char *name, int64_t value) {

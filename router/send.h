@@ -44,16 +44,17 @@ struct send_events {
 struct send_head {
     int status;
     const char *content_type;
-    const char *allow;       // NULL: none
-    uint32_t retry_after_ms; // 0: none
-    bool no_retry;           // x-should-retry: false
-    bool stream;             // no length, not to be cached or buffered on the way
-    int32_t worker;          // -1: not known, and none of the next two
+    const char *allow;                // NULL: none
+    uint32_t retry_after_ms;          // 0: none
+    bool no_retry;                    // x-should-retry: false
+    bool stream;                      // no length, not to be cached or buffered on the way
+    int32_t worker;                   // -1: not known, and none of the next two
     int64_t queue_ms, first_token_ms; // -1: not known
     int64_t processing_ms;            // -1: none
 };
-#define SEND_HEAD(...) ((struct send_head){.worker = -1, .queue_ms = -1, .first_token_ms = -1, \
-                                           .processing_ms = -1, __VA_ARGS__})
+#define SEND_HEAD(...)                                                                             \
+    ((struct send_head){                                                                           \
+        .worker = -1, .queue_ms = -1, .first_token_ms = -1, .processing_ms = -1, __VA_ARGS__})
 
 // Starts to watch the client. events NULL: nobody wants to know.
 struct send *send_new(struct http_call *c, struct send_set *set, const struct send_events *events);

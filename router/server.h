@@ -5,6 +5,7 @@
 #include <sys/queue.h>
 #include <uv.h>
 
+#include "router/api_status.h"
 #include "router/queue.h"
 
 struct access_log;
@@ -22,6 +23,7 @@ struct snapshots;
 TAILQ_HEAD(request_list, request);
 
 struct server {
+    struct status_source status; // first: api_status reads it
     uv_loop_t loop;
     const struct config *config;
     struct model *model;
@@ -42,8 +44,9 @@ struct server {
     bool place_wanted;
 };
 
-// Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. Returns the exit status.
-int server_run(const struct config *c, bool spawn);
+// Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. c->workers is at least 1; c->run_dir is filled in.
+// Returns the exit status.
+int server_run(struct config *c, bool spawn);
 
 // Waiting requests are placed on workers with room before the loop sleeps next. From anywhere on the loop.
 void server_want_place(struct server *s);

@@ -14,10 +14,10 @@ enum { FRESH = 4 }; // the middle buffer holds news
 
 struct snapshots {
     struct snapshot buffers[3];
-    unsigned back;            // writer's
-    unsigned published;       // writer's: the buffer last given away; read-only until it comes back
-    unsigned front;           // reader's
-    _Atomic unsigned middle;  // index, with FRESH
+    unsigned back;           // writer's
+    unsigned published;      // writer's: the buffer last given away; read-only until it comes back
+    unsigned front;          // reader's
+    _Atomic unsigned middle; // index, with FRESH
     _Atomic uint64_t beat_ms;
 };
 

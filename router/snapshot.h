@@ -48,7 +48,7 @@ void snapshots_free(struct snapshots *s);
 struct snapshot *snapshots_begin(struct snapshots *s); // writer: the buffer to fill, zeroed
 void snapshots_publish(struct snapshots *s);           // writer
 const struct snapshot *snapshots_own(const struct snapshots *s); // writer: what it published last
-const struct snapshot *snapshots_read(struct snapshots *s);      // reader: stands until its next call
+const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands until its next call
 
 // Sign of life of the writer's loop, in monotonic ms. Any thread.
 void snapshots_beat(struct snapshots *s, uint64_t now_ms);
