@@ -89,3 +89,5 @@ int backend_submit(struct backend *b, const struct frame_submit *s, struct err *
 // Cannot fail and cannot be lost while the incarnation lives: cancels wait in a set that is merged into one frame.
 void backend_cancel(struct backend *b, struct frame_stream s);
 int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e);
+// The worker is at fault or hung: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
+void backend_drop(struct backend *b, const char *reason);

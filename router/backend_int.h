@@ -93,6 +93,4 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
 // backend_watch.c
 int backend_start_process(struct backend *b, struct err *e);
 void backend_on_tick(uv_timer_t *t);
-// The worker is at fault or hung: its incarnation ends and its process, if it is ours, is killed.
-void backend_drop(struct backend *b, const char *reason);
 void backend_after_close(void *set); // a socket has closed; the stop may be complete
