@@ -30,6 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     size_t file = end ? (size_t)(end - bytes) : len;
     if (tokenizer_parse(&t, "fuzz", (const char *)bytes, file, &e)) {
         check(!t && !strncmp(e.msg, "tokenizer file 'fuzz': ", 23) && !strchr(e.msg, '\n'));
+        check(utf8_valid(e.msg, strlen(e.msg)) == strlen(e.msg));
         return 0;
     }
     use(t, sample, sizeof sample - 1);
