@@ -12,7 +12,9 @@ struct err;
 struct ids;
 struct tokenizer; // defined in tokenizer.c
 
-enum { TOKENIZER_INPUT_BYTES_MAX = 1 << 30 }; // of one text; the router's own limits are far below
+enum {
+    TOKENIZER_INPUT_BYTES_MAX = 256 << 20
+}; // of one text: three times as much still has 31-bit offsets
 
 // path: the tokenizer.json itself. Every refusal names the file, the key, what was wanted and found.
 int tokenizer_open(struct tokenizer **ret, const char *path, struct err *e);
