@@ -29,7 +29,8 @@ struct text_span { // bytes [first, first + len) of a text
 
 // Appends the ids of text to out. An added token is recognised only where it touches no byte of a plain span (spans
 // ascend and do not overlap): so client text that spells a control token stays text, while all else is cut just as
-// if the whole were one string. ST_INVAL: not UTF-8, with the byte offset.
+// if the whole were one string. ST_INVAL: not UTF-8, with the byte offset. ST_UNSUPPORTED: the
+// regex takes too many steps on this text (Qwen's does on none). After a failure out is as before.
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                      const struct text_span *plain, size_t plain_count, struct ids *out,
                      struct err *e);
