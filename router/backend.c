@@ -100,7 +100,7 @@ int backends_new(struct backends **ret, const struct backends_config *c, struct 
 }
 
 void backends_free(struct backends *s) {
-    if (!s) return;
+    if (!s || s->abandoned) return;
     assert(s->stopped);
     for (uint32_t i = 0; i < s->count; i++) {
         arena_fini(&s->b[i].hello_arena);
