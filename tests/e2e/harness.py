@@ -342,6 +342,16 @@ class Worker(Process):
                                              f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
+class FakeWorker(Process):
+    """A worker without an engine, started by hand: any number of ids a second, any way to die."""
+
+    live = []
+
+    def __init__(self, server, *flags, model="demo"):
+        super().__init__("fake worker", [os.path.join(BUILD, "tests", "tools", "fake_worker"), f"--model={model}",
+                                         f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
+
+
 SHARED = {}
 
 
