@@ -79,10 +79,12 @@ struct frame_hello {
     uint32_t version_min, version_max;
     int32_t rank; // wanted; -1: the lowest free one
     uint32_t pid;
-    bool supervised;   // started by this router
-    const char *token; // what the router gave the process it started ("" for one started by hand)
-    const char *name;  // host-unique name for people, may be ""
-    const char *model; // the checkpoint's folder name
+    bool supervised; // started by this router
+    // What the router gave the process it started. One started by hand makes up its own: it tells a process that
+    // says HELLO again from another one.
+    const char *token;
+    const char *name;                          // host-unique name for people, may be ""
+    const char *model;                         // the checkpoint's folder name
     const char *gpu_name, *gpu_uuid, *gpu_pci; // "" on the CPU
     struct frame_fingerprint fingerprint;
 };

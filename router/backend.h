@@ -36,20 +36,24 @@ struct backend_events { // all on the loop thread
     void (*on_lost)(void *arg, struct backend *b, const char *reason);
 };
 
-struct backends_config {
+struct backends_config { // what it points to outlives the set
     uv_loop_t *loop;
     const char *run_dir; // exists, mode 0700
     uint32_t ranks;      // 0..ranks-1
     bool spawn;          // serve: start a worker for each rank
+    // Ranks behind `ranks` for workers started by hand where spawn holds all others. BACKEND_STOPPED with generation 0
+    // until one joins.
+    uint32_t guest_ranks;
     char *const
         *worker_argv; // of the children, NULL-terminated; --rank, --lobby and the token are added
     double progress_s;
     double hello_s; // a child that has not said HELLO by then is killed
     struct backend_events events;
-    const struct frame_vocab *vocab; // sent when a worker joins; outlives the set
+    const struct frame_vocab *vocab; // sent when a worker joins
     const char *model;               // a worker of another model is refused
 };
 
+// ST_IO: another router listens in run_dir, or it cannot be written; the loop must still turn, to close handles.
 int backends_new(struct backends **ret, const struct backends_config *c, struct err *e);
 // Stops children (SIGTERM, then SIGKILL after grace_s), says GOODBYE to others, closes the sockets, then calls done.
 void backends_stop(struct backends *s, double grace_s, void (*done)(void *arg), void *arg);
@@ -71,6 +75,7 @@ struct backend_info { // a snapshot; strings live until the next call on the loo
     uint64_t restarts;
     uint64_t rounds, tokens; // as STATUS
     uint32_t streams_sent;   // submitted and not ended, as the router counts
+    uint64_t frames_dropped; // of an old generation or an unknown type
 };
 void backend_info(const struct backend *b, struct backend_info *ret);
 const char *backend_state_name(enum backend_state s);
@@ -84,3 +89,5 @@ int backend_submit(struct backend *b, const struct frame_submit *s, struct err *
 // Cannot fail and cannot be lost while the incarnation lives: cancels wait in a set that is merged into one frame.
 void backend_cancel(struct backend *b, struct frame_stream s);
 int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e);
+// The worker is at fault or hung: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
+void backend_drop(struct backend *b, const char *reason);

@@ -1,0 +1,186 @@
+/* api_status: see api_status.h. The thread of the listener that was asked. */
+#include "router/api_status.h"
+#include "common/mono.h"
+#include "common/strbuf.h"
+#include "common/version.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/config.h"
+#include "router/http.h"
+#include "router/jsontext.h"
+#include "router/listen.h"
+#include "router/metrics.h"
+#include "router/send.h"
+#include "router/snapshot.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const struct snapshot *snapshot_of(const struct status_source *s) {
+    return s->is_writer ? snapshots_own(s->snapshots) : snapshots_read(s->snapshots);
+}
+
+static void reply_json(struct http_call *c, int status, struct strbuf *body) {
+    strbuf_add_char(body, '\n');
+    send_reply(c,
+               &SEND_HEAD(.status = status, .content_type = "application/json",
+                          .retry_after_ms = status == 503 ? 1000 : 0),
+               body->p, body->len);
+    strbuf_fini(body);
+}
+
+static void add_text(struct strbuf *out, const char *key, const char *s) {
+    strbuf_printf(out, ",\"%s\":", key);
+    jsontext_string(out, s, strlen(s));
+}
+
+void api_status_livez(struct http_call *c) {
+    const struct status_source *s = c->app;
+    struct strbuf body = {0};
+    uint64_t now = mono_ms(), beat = snapshots_last_beat_ms(s->snapshots);
+    uint64_t still_ms = now > beat ? now - beat : 0;
+    bool stalled = (double)still_ms > s->config->loop_stall_s * 1000;
+    if (stalled)
+        strbuf_printf(&body,
+                      "{\"status\":\"stalled\",\"loop\":\"api0\",\"stalled_ms\":%" PRIu64 "}",
+                      still_ms);
+    else
+        strbuf_add_str(&body, "{\"status\":\"ok\"}");
+    reply_json(c, stalled ? 503 : 200, &body);
+}
+
+// A rank kept for workers started by hand that none has taken yet is no worker.
+static bool is_worker(const struct snapshot_worker *w) {
+    return w->state != BACKEND_STOPPED || w->generation > 0;
+}
+
+static uint32_t count_workers(const struct snapshot *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->worker_count; i++) n += is_worker(&s->workers[i]);
+    return n;
+}
+
+// NULL: ready.
+static const char *why_not_ready(const struct status_source *s, const struct snapshot *shot) {
+    if (shot->draining) return "draining";
+    if (shot->ready >= (uint32_t)s->config->ready_workers_min) return NULL;
+    return shot->ever_ready ? "no_ready_worker" : "loading";
+}
+
+static void ready(struct http_call *c, bool with_error) {
+    const struct status_source *s = c->app;
+    const struct snapshot *shot = snapshot_of(s);
+    const char *why = why_not_ready(s, shot);
+    struct strbuf body = {0};
+    strbuf_printf(&body,
+                  "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
+                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", shot->ready, count_workers(shot), shot->queue_requests,
+                  shot->queue_tokens);
+    if (why && with_error)
+        strbuf_printf(&body,
+                      ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
+                      !strcmp(why, "loading")    ? "Loading model"
+                      : !strcmp(why, "draining") ? "Shutting down"
+                                                 : "No ready worker");
+    strbuf_add_char(&body, '}');
+    reply_json(c, why ? 503 : 200, &body);
+}
+
+void api_status_readyz(struct http_call *c) {
+    ready(c, false);
+}
+
+void api_status_health(struct http_call *c) {
+    ready(c, true);
+}
+
+void api_status_metrics(struct http_call *c) {
+    const struct status_source *s = c->app;
+    struct strbuf body = {0};
+    metrics_write(s->metrics, snapshot_of(s), mono_ms(), &body);
+    send_reply(
+        c, &SEND_HEAD(.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"),
+        body.p, body.len);
+    strbuf_fini(&body);
+}
+
+void api_status_version(struct http_call *c) {
+    const struct snapshot *shot = snapshot_of(c->app);
+    struct strbuf body = {0};
+    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"fingerprints\":[",
+                  version_string(), version_commit());
+    bool any = false;
+    for (uint32_t i = 0; i < shot->worker_count; i++) {
+        const char *f = shot->workers[i].fingerprint;
+        bool again = !*f;
+        for (uint32_t j = 0; j < i && !again; j++) again = !strcmp(f, shot->workers[j].fingerprint);
+        if (again) continue;
+        strbuf_printf(&body, "%s\"b%s-%s\"", any ? "," : "", version_string(), f);
+        any = true;
+    }
+    strbuf_add_str(&body, "]}");
+    reply_json(c, 200, &body);
+}
+
+static uint64_t age_ms(uint64_t then, uint64_t now) {
+    return then && now > then ? now - then : 0;
+}
+
+static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint64_t now) {
+    strbuf_printf(out, "{\"rank\":%u", w->rank);
+    add_text(out, "name", w->name);
+    add_text(out, "state", backend_state_name((enum backend_state)w->state));
+    add_text(out, "reason", w->reason);
+    strbuf_printf(out, ",\"since_ms\":%" PRIu64 ",\"pid\":%u,\"generation\":%u,\"supervised\":%s",
+                  age_ms(w->since_ms, now), w->pid, w->generation,
+                  w->supervised ? "true" : "false");
+    strbuf_add_str(out, ",\"gpu\":{\"name\":");
+    jsontext_string(out, w->gpu_name, strlen(w->gpu_name));
+    add_text(out, "uuid", w->gpu_uuid);
+    add_text(out, "pci", w->gpu_pci);
+    strbuf_add_char(out, '}');
+    add_text(out, "fingerprint", w->fingerprint);
+    add_text(out, "model", w->model);
+    add_text(out, "version", w->version);
+    strbuf_printf(
+        out,
+        ",\"context_max\":%u,\"streams\":{\"running\":%u,\"max\":%u,\"room\":%u,\"sent\":%u},"
+        "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "},"
+        "\"kv\":{\"blocks_total\":%u,\"blocks_used\":%u,\"block_tokens\":%u},"
+        "\"kept_prefix_tokens\":%" PRIu64 ",\"fill_tokens_per_s\":",
+        w->context_max, w->streams_running, w->streams_max, w->room, w->streams_sent,
+        w->queue_requests, w->queue_tokens, w->kv_blocks_total, w->kv_blocks_used,
+        w->kv_block_tokens, w->kept_prefix_tokens);
+    jsontext_real(out, w->fill_tokens_per_s);
+    strbuf_add_str(out, ",\"round_ms\":");
+    jsontext_real(out, w->round_ms);
+    strbuf_printf(out,
+                  ",\"restarts\":%" PRIu64 ",\"rounds\":%" PRIu64 ",\"tokens\":%" PRIu64
+                  ",\"last_progress_ms\":%" PRIu64 ",\"uptime_s\":%" PRIu64 "}",
+                  w->restarts, w->rounds, w->tokens, age_ms(w->last_progress_ms, now),
+                  age_ms(w->up_ms, now) / 1000);
+}
+
+void api_status_workers(struct http_call *c) {
+    const struct snapshot *shot = snapshot_of(c->app);
+    if (!listener_is_local(c->listener)) {
+        struct apierr e;
+        apierr_set(&e, APIERR_FORBIDDEN, NULL,
+                   "administration answers only on a loopback or unix listener");
+        send_reply_error(c, &e);
+        return;
+    }
+    struct strbuf body = {0};
+    uint64_t now = mono_ms();
+    bool any = false;
+    strbuf_add_char(&body, '[');
+    for (uint32_t i = 0; i < shot->worker_count; i++) {
+        if (!is_worker(&shot->workers[i])) continue;
+        if (any) strbuf_add_char(&body, ',');
+        add_worker(&body, &shot->workers[i], now);
+        any = true;
+    }
+    strbuf_add_char(&body, ']');
+    reply_json(c, 200, &body);
+}

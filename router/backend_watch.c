@@ -1,0 +1,197 @@
+/* backend_watch: health, the processes and their restarts, the end. See backend_int.h. */
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "router/backend_int.h"
+#include "router/peer.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Processes. */
+
+static void try_complete_stop(struct backends *s);
+
+// A run of b's process is over, and not because anybody wished it.
+static void after_failure(struct backend *b) {
+    uint64_t delay_ms = 0, now = mono_ms();
+    if (restart_after_failure(&b->restart, now, b->started_ms, &delay_ms)) {
+        b->start_at_ms = now + delay_ms;
+        log_info("worker_restart", "rank=%u in_ms=%llu", b->rank, (unsigned long long)delay_ms);
+        backend_set_state(b, BACKEND_BACKOFF);
+    } else {
+        log_error("worker_failed", "rank=%u reason=\"%s\": %d failures in ten minutes", b->rank,
+                  b->reason, RESTART_FAILURES_MAX);
+        backend_set_state(b, BACKEND_FAILED);
+    }
+}
+
+static void describe_exit(struct backend *b, int64_t code, int signal) {
+    char how[64];
+    if (signal)
+        snprintf(how, sizeof how, "killed by signal %d", signal);
+    else
+        snprintf(how, sizeof how, "exit code %lld", (long long)code);
+    log_warn("worker_exit", "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank,
+             b->generation, b->child.process.pid, how, b->reason);
+    size_t n = strlen(b->reason);
+    snprintf(b->reason + n, sizeof b->reason - n, "%s%s", n ? "; " : "", how);
+}
+
+static void on_exit_of(void *arg, int64_t code, int signal) {
+    struct backend *b = arg;
+    bool clean = code == 0 && signal == 0;
+    describe_exit(b, code, signal);
+    backend_lose(b, b->reason, BACKEND_BACKOFF);
+    b->lost_ms = 0;
+    if (b->set->stopping || (clean && b->exit_asked)) {
+        backend_set_state(b, BACKEND_STOPPED);
+    } else if (clean) { // somebody ended it in good order: a restart
+        b->start_at_ms = mono_ms();
+        backend_set_state(b, BACKEND_BACKOFF);
+    } else {
+        after_failure(b);
+    }
+}
+
+static void on_child_closed(void *arg) {
+    struct backend *b = arg;
+    try_complete_stop(b->set);
+}
+
+int backend_start_process(struct backend *b, struct err *e) {
+    struct backends *s = b->set;
+    bool first = b->started_ms == 0;
+    b->start_at_ms = 0;
+    b->started_ms = mono_ms();
+    b->exit_asked = false;
+    b->child.on_exit = on_exit_of;
+    b->child.on_closed = on_child_closed;
+    b->child.arg = b;
+    int st = child_start(&b->child, s->c.loop, s->c.worker_argv, b->rank, s->lobby_url, e);
+    if (st) return st;
+    if (!first) b->restarts++;
+    log_info("worker_started", "rank=%u pid=%d", b->rank, b->child.process.pid);
+    backend_set_state(b, BACKEND_STARTING);
+    return ST_OK;
+}
+
+void backend_drop(struct backend *b, const char *reason) {
+    child_kill(&b->child, SIGKILL); // its exit decides what comes
+    backend_set_reason(b, "%s", reason);
+    backend_lose(b, reason, BACKEND_FAILED);
+}
+
+static void start_if_due(struct backend *b, uint64_t now) {
+    struct err e = {0};
+    bool due = b->start_at_ms && b->start_at_ms <= now && !b->child.running && !b->child.closing;
+    if (!due || b->set->stopping) return;
+    if (!backend_start_process(b, &e)) return;
+    log_error("worker_start", "rank=%u reason=\"%s\"", b->rank, e.msg);
+    backend_set_reason(b, "%s", e.msg);
+    after_failure(b);
+}
+
+/* Health. */
+
+// How long work may stand still. A worker whose rounds are long reports its progress less often.
+static uint64_t limit_ms(const struct backend *b) {
+    double round_ms = b->status.round_ms < 1e6 ? b->status.round_ms : 1e6;
+    return (uint64_t)(b->set->c.progress_s * 1000 + 2 * round_ms);
+}
+
+static void send_ping(struct backend *b) {
+    uint64_t now = b->set->turned_ms;
+    if (now - b->last_ping_ms < BACKEND_PING_MS) return;
+    if (b->ping_seq == b->pong_seq) b->ping_ms = now; // the oldest that waits
+    struct frame f = {.type = FRAME_PING, .ping = {b->ping_seq + 1, mono_us()}};
+    if (peer_send(b->peer, &f, NULL)) return; // too much waits already: the age of the oldest tells
+    b->ping_seq++;
+    b->last_ping_ms = now;
+}
+
+static void check_health(struct backend *b) {
+    uint64_t now = b->set->turned_ms;
+    char reason[128];
+    bool silent = b->pong_seq < b->ping_seq && now - b->ping_ms > limit_ms(b);
+    bool stuck = b->live_count > 0 && now - b->progress_ms > limit_ms(b);
+    if (silent)
+        snprintf(reason, sizeof reason, "hung: no answer to PING for %llu ms",
+                 (unsigned long long)(now - b->ping_ms));
+    else if (stuck)
+        snprintf(reason, sizeof reason, "hung: %u streams and no progress for %llu ms",
+                 b->live_count, (unsigned long long)(now - b->progress_ms));
+    if (silent || stuck) backend_drop(b, reason);
+}
+
+// WELCOME was sent, or the process started, and nothing followed; or its incarnation is over and it goes on.
+static void check_joining(struct backend *b, uint64_t now) {
+    double hello_s = b->set->c.hello_s;
+    uint64_t hello_ms = (uint64_t)(hello_s * 1000);
+    char reason[96];
+    if (b->peer && !b->up && now - b->joined_ms > hello_ms)
+        snprintf(reason, sizeof reason, "did not dial its socket within %g s", hello_s);
+    else if (b->state == BACKEND_STARTING && b->child.running && now - b->started_ms > hello_ms)
+        snprintf(reason, sizeof reason, "no HELLO within %g s", hello_s);
+    else if (b->lost_ms && b->child.running && now - b->lost_ms > BACKEND_ORPHAN_MS)
+        snprintf(reason, sizeof reason, "%.60s, and did not end", b->reason);
+    else
+        return;
+    backend_drop(b, reason);
+}
+
+static void watch(struct backend *b, uint64_t now) {
+    start_if_due(b, now);
+    check_joining(b, now);
+    if (b->peer && b->up) send_ping(b);
+    if (b->peer && b->up) check_health(b);
+}
+
+/* The end. */
+
+static void on_inbox_closed(void *arg) {
+    struct backends *s = arg;
+    s->stopped = true;
+    s->done(s->done_arg);
+}
+
+static void on_tick_closed(uv_handle_t *h) {
+    struct backends *s = h->data;
+    inbox_close(&s->inbox, on_inbox_closed, s);
+}
+
+static void try_complete_stop(struct backends *s) {
+    if (!s->stopping || s->closing > 0 || uv_is_closing((uv_handle_t *)&s->tick)) return;
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->b[i].child.running || s->b[i].child.closing || s->b[i].peer) return;
+    uv_close((uv_handle_t *)&s->tick, on_tick_closed);
+}
+
+void backend_after_close(void *arg) {
+    struct backends *s = arg;
+    s->closing--;
+    try_complete_stop(s);
+}
+
+// Who has not gone in time is made to.
+static void hurry_stop(struct backends *s, uint64_t now) {
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct backend *b = &s->b[i];
+        if (b->child.running && now >= s->stop_by_ms) child_kill(&b->child, SIGKILL);
+        if (b->peer && !b->child.running && now >= min_u64(s->stop_by_ms, s->guests_by_ms))
+            backend_lose(b, "the router ends", BACKEND_STOPPED);
+    }
+    try_complete_stop(s);
+}
+
+void backend_on_tick(uv_timer_t *t) {
+    struct backends *s = t->data;
+    uint64_t now = mono_ms();
+    // While the loop stood still, answers could not be seen: such time says nothing about the workers.
+    s->turned_ms += min_u64(now - s->last_tick_ms, 2 * BACKEND_TICK_MS);
+    s->last_tick_ms = now;
+    if (s->stopping) return hurry_stop(s, now);
+    for (uint32_t i = 0; i < s->count; i++) watch(&s->b[i], now);
+}

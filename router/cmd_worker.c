@@ -1,0 +1,83 @@
+/* cmd_worker: what railyard leaves to the worker program beside it. Before any thread starts. */
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/strbuf.h"
+#include "router/cmd.h"
+#include "router/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+int cmd_exec_worker(int argc, char **argv) {
+    char *program = config_worker_program();
+    if (!program) {
+        fprintf(stderr, "railyard: cannot find out where this program is: no /proc\n");
+        return 1;
+    }
+    char **args = mem_calloc((size_t)argc + 2, sizeof *args);
+    args[0] = program;
+    memcpy(args + 1, argv, (size_t)argc * sizeof *args);
+    execv(program, args);
+    fprintf(stderr, "railyard: cannot run '%s': %s\n", program, strerror(errno));
+    free(args);
+    free(program);
+    return 1;
+}
+
+static int read_all(int fd, struct strbuf *out) {
+    char chunk[4096];
+    ssize_t n;
+    while ((n = read(fd, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return ST_IO;
+        strbuf_add(out, chunk, (size_t)n);
+    }
+    return ST_OK;
+}
+
+// Runs program --list-devices and takes what it prints.
+static int ask_worker(char *program, struct strbuf *out, struct err *e) {
+    char flag[] = "--list-devices";
+    char *argv[] = {program, flag, NULL};
+    int fds[2];
+    pid_t pid;
+    if (pipe2(fds, O_CLOEXEC)) return err_errno(e, "pipe");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
+    int rc = posix_spawn(&pid, program, &actions, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(fds[1]);
+    int st = rc ? err_set(e, ST_IO, "run '%s': %s", program, strerror(rc)) : read_all(fds[0], out);
+    close(fds[0]);
+    int status = 0;
+    if (!rc && (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status)))
+        st = err_set(e, ST_IO, "'%s --list-devices' failed", program);
+    return st;
+}
+
+int cmd_count_devices(uint32_t *ret, struct err *e) {
+    char *program = config_worker_program();
+    struct strbuf out = {0};
+    json_t *v = NULL;
+    int st = program ? ask_worker(program, &out, e) : err_set(e, ST_IO, "no /proc");
+    if (!st && !(v = json_loadb(strbuf_str(&out), out.len, 0, NULL)))
+        st = err_set(e, ST_CORRUPT, "--list-devices: wanted JSON, found %zu other bytes", out.len);
+    if (!st) {
+        const json_t *list = json_is_array(v) ? v : json_object_get(v, "devices");
+        *ret = (uint32_t)json_array_size(list);
+    }
+    json_decref(v);
+    strbuf_fini(&out);
+    free(program);
+    return st;
+}

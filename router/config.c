@@ -1,0 +1,255 @@
+/* config: see config.h. */
+#include "router/config.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/strbuf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define IN(member) offsetof(struct config, member)
+#define WEEK_S 604800
+
+static const struct setting table[] = {
+    {"api.listen", SETTING_STRING, IN(api_listen), "127.0.0.1:8000", 0, 0, NULL, NULL,
+     "address of the API: HOST:PORT (port 0: any free one) or unix:/path"},
+    {"ops.listen", SETTING_STRING, IN(ops_listen), "127.0.0.1:8001", 0, 0, NULL, NULL,
+     "address of health, metrics and administration; empty: none"},
+    {"api.body_bytes_max", SETTING_BYTES, IN(body_bytes_max), "32MiB", 1024, 1 << 30, NULL, "bytes",
+     "largest request body; over it: 413"},
+    {"api.header_s", SETTING_REAL, IN(header_s), "10", 0.1, WEEK_S, NULL, "s",
+     "time for a request's head; over it: close"},
+    {"api.body_s", SETTING_REAL, IN(body_s), "60", 0.1, WEEK_S, NULL, "s",
+     "time for a request's body; over it: close"},
+    {"api.keepalive_s", SETTING_REAL, IN(keepalive_s), "75", 0.1, WEEK_S, NULL, "s",
+     "idle time of a connection; must exceed that of the balancer in front"},
+    {"api.write_stall_s", SETTING_REAL, IN(write_stall_s), "60", 0.1, WEEK_S, NULL, "s",
+     "time without progress in writing to a client; over it: cancel"},
+    {"api.connections_max", SETTING_INT, IN(connections_max), "16384", 1, 1 << 20, NULL, NULL,
+     "open connections; over it, accepting pauses"},
+    {"api.half_close", SETTING_BOOL, IN(half_close), "off", 0, 0, NULL, NULL,
+     "serve an HTTP/1 client that has closed its writing side; off: that is a hang-up"},
+    {"queue.requests_max", SETTING_INT, IN(queue_requests_max), "0", 0, 1 << 20, NULL, NULL,
+     "waiting requests; over it: 429. 0: 64 per worker"},
+    {"queue.tokens_max", SETTING_INT, IN(queue_tokens_max), "2000000", 1, 1LL << 40, NULL, "tokens",
+     "prompt tokens of waiting requests; over it: 429"},
+    {"queue.wait_s", SETTING_REAL, IN(queue_wait_s), "60", 0, WEEK_S, NULL, "s",
+     "longest wait in the queue; over it: 429"},
+    {"queue.overload_status", SETTING_CHOICE, IN(overload_status), "429", 0, 0, "429|503|529", NULL,
+     "status of a full queue"},
+    {"route.wait_ready_s", SETTING_REAL, IN(wait_ready_s), "5", 0, WEEK_S, NULL, "s",
+     "wait for a ready worker when there is none; over it: 503"},
+    {"limits.request_s", SETTING_REAL, IN(request_s), "3600", 0.1, WEEK_S, NULL, "s",
+     "longest life of a request; over it: 504"},
+    {"limits.output_default", SETTING_INT, IN(output_default), "0", 0, 1 << 30, NULL, "tokens",
+     "reply tokens of a request that names no limit; 0: the room left"},
+    {"limits.tokenize_bytes_max", SETTING_BYTES, IN(tokenize_bytes_max), "4MiB", 1, 1 << 30, NULL,
+     "bytes", "largest body of /tokenize; over it: 413"},
+    {"stream.first_byte_s", SETTING_REAL, IN(first_byte_s), "10", 0, WEEK_S, NULL, "s",
+     "longest wait for the first token before a stream's status line is sent; 0: at once"},
+    {"stream.keepalive_s", SETTING_REAL, IN(stream_keepalive_s), "10", 0.1, WEEK_S, NULL, "s",
+     "silence of a stream before a comment line is sent"},
+    {"stream.buffer_bytes_max", SETTING_BYTES, IN(stream_buffer_bytes_max), "64KiB", 1024, 1 << 30,
+     NULL, "bytes", "text that waits for a slow client; what comes behind it waits as ids"},
+    {"stream.done_after_error", SETTING_BOOL, IN(done_after_error), "off", 0, 0, NULL, NULL,
+     "end a failed stream with [DONE] too"},
+    {"worker.progress_s", SETTING_REAL, IN(progress_s), "10", 0.1, WEEK_S, NULL, "s",
+     "time without progress after which a worker with work is hung"},
+    {"worker.start_s", SETTING_REAL, IN(start_s), "30", 0.1, WEEK_S, NULL, "s",
+     "time for a spawned worker's first word; over it: it is killed and started again"},
+    {"ready.workers_min", SETTING_INT, IN(ready_workers_min), "1", 1, 64, NULL, NULL,
+     "ready workers for /readyz to say 200"},
+    {"drain.settle_s", SETTING_REAL, IN(settle_s), "5", 0, WEEK_S, NULL, "s",
+     "after SIGTERM: new requests are served this long still"},
+    {"drain.timeout_s", SETTING_REAL, IN(drain_s), "100", 0, WEEK_S, NULL, "s",
+     "after that: time for live requests to finish"},
+    {"ops.loop_stall_s", SETTING_REAL, IN(loop_stall_s), "5", 0.1, WEEK_S, NULL, "s",
+     "a loop that has not turned for so long: /livez says 503"},
+    {"sampling.defaults", SETTING_CHOICE, IN(sampling_defaults), "model", 0, 0, "model|openai",
+     NULL, "sampling of a request that names none: the checkpoint's, or temperature 1 and top_p 1"},
+    {"reply.extras", SETTING_BOOL, IN(reply_extras), "on", 0, 0, NULL, NULL,
+     "add the object 'railyard' to replies"},
+    {"reply.headers", SETTING_BOOL, IN(reply_headers), "on", 0, 0, NULL, NULL,
+     "add X-Railyard-... headers to replies"},
+    {"reply.reasoning_fields", SETTING_CHOICE, IN(reasoning_fields), "both", 0, 0,
+     "both|reasoning_content|reasoning", NULL, "the names under which a thought is sent"},
+    {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
+     "folder of the workers' sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard, else "
+     "a "
+     "fresh one under /tmp)"},
+    {"model.name", SETTING_STRING, IN(model_name), NULL, 0, 0, NULL, NULL,
+     "what clients call the model (default: the last part of MODEL's path)"},
+    {"model.aliases", SETTING_STRING, IN(model_aliases), NULL, 0, 0, NULL, NULL,
+     "more names, split by commas"},
+    {"template.plain_control_text", SETTING_BOOL, IN(plain_control_text), "on", 0, 0, NULL, NULL,
+     "control tokens that a client spells are plain text"},
+    {"template.rules", SETTING_CHOICE, IN(template_rules), "auto", 0, 0,
+     "auto|3.5|3.5-small|3.6|3.8|3.8-large", NULL, "chat template rules"},
+    {"template.late_system", SETTING_CHOICE, IN(late_system), "error", 0, 0, "error|user", NULL,
+     "a system message that is not at the head: refuse it, or send it as a user turn"},
+    {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
+     "least level of the log on stderr"},
+    {"log.access", SETTING_STRING, IN(access_log), "stderr", 0, 0, NULL, NULL,
+     "one JSON line per request: stderr, off, or a file to append to"},
+    {"workers", SETTING_INT, IN(workers), "0", 0, 64, NULL, NULL,
+     "worker processes; 0: one per visible GPU, at least one"},
+    {"backend", SETTING_CHOICE, IN(backend), "auto", 0, 0, "auto|cpu|cuda", NULL,
+     "handed on to workers: where they compute"},
+    {"context", SETTING_INT, IN(context), "0", 0, 1 << 30, NULL, "tokens",
+     "handed on to workers: longest prompt and reply of a stream; 0: what fits"},
+    {"streams", SETTING_INT, IN(streams), "0", 0, 4096, NULL, NULL,
+     "handed on to workers: streams at once; 0: what fits"},
+    {"threads", SETTING_INT, IN(threads), "0", 0, 1024, NULL, NULL,
+     "handed on to workers: threads of the CPU backend; 0: one per CPU"},
+    {"chunk", SETTING_INT, IN(chunk), "0", 0, 1 << 20, NULL, "tokens",
+     "handed on to workers: prompt tokens filled in one round; 0: the engine's default"},
+    {"memory-fraction", SETTING_REAL, IN(memory_fraction), "1", 0.01, 1, NULL, NULL,
+     "handed on to workers: part of the free memory they take"},
+    {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|bf16|fp8|f32", NULL,
+     "handed on to workers: type of keys and values"},
+};
+enum { SETTING_COUNT = sizeof table / sizeof *table };
+static const char *const handed_on[] = {"backend", "context", "streams",        "threads",
+                                        "chunk",   "kv",      "memory-fraction"};
+
+int config_init(struct config *c, int argc, char **argv, struct err *e) {
+    *c = (struct config){0};
+    settings_init(&c->settings, table, SETTING_COUNT, c);
+    const char **args = mem_calloc((size_t)argc + 1, sizeof *args);
+    int n = 0;
+    int st = settings_parse(&c->settings, argc, argv, args, &n, e);
+    if (!st && n > 1)
+        st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
+    if (!st && n == 1) c->model = args[0];
+    free(args);
+    return st;
+}
+
+void config_fini(struct config *c) {
+    if (c->settings.table) settings_fini(&c->settings);
+}
+
+void config_help(const char *subcommand) {
+    struct config c = {0};
+    settings_init(&c.settings, table, SETTING_COUNT, &c);
+    printf("railyard %s MODEL [--setting=value ...]\n\nMODEL is the folder of a checkpoint.\n\n",
+           subcommand);
+    settings_help(&c.settings, stdout);
+    settings_fini(&c.settings);
+}
+
+void config_log(const struct config *c) {
+    struct strbuf text = {0};
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        if (!c->settings.given[i]) continue;
+        strbuf_printf(&text, "%s%s=", text.len ? " " : "", table[i].name);
+        settings_print(&c->settings, &table[i], &text);
+    }
+    log_info("settings", "%s", text.len ? text.p : "all at their defaults");
+    strbuf_fini(&text);
+}
+
+/* ---- run.dir ---- */
+
+// The longest name made inside: a worker's socket.
+enum { SOCKET_NAME_BYTES = sizeof "/w4294967295.4294967295.sock" };
+
+static int check_run_dir(const char *path, struct err *e) {
+    struct stat sb;
+    if (lstat(path, &sb)) return err_errno(e, "run.dir '%s'", path);
+    if (!S_ISDIR(sb.st_mode)) return err_set(e, ST_INVAL, "run.dir '%s': wanted a folder", path);
+    if (sb.st_uid != geteuid())
+        return err_set(e, ST_INVAL,
+                       "run.dir '%s': wanted a folder of user %u, found one of user %u", path,
+                       (unsigned)geteuid(), (unsigned)sb.st_uid);
+    if (sb.st_mode & 077 && chmod(path, 0700))
+        return err_errno(e, "run.dir '%s': chmod 0700", path);
+    return ST_OK;
+}
+
+static int use_run_dir(struct config *c, const char *path, struct err *e) {
+    struct sockaddr_un sa;
+    if (strlen(path) + SOCKET_NAME_BYTES > sizeof sa.sun_path)
+        return err_set(e, ST_INVAL, "run.dir '%s': wanted at most %zu bytes, found %zu", path,
+                       sizeof sa.sun_path - SOCKET_NAME_BYTES, strlen(path));
+    if (mkdir(path, 0700) && errno != EEXIST) return err_errno(e, "run.dir '%s'", path);
+    int st = check_run_dir(path, e);
+    if (st) return st;
+    char *copy = mem_strdup(path);
+    free(c->run_dir);
+    c->run_dir = copy;
+    return ST_OK;
+}
+
+int config_make_run_dir(struct config *c, bool *ret_temporary, struct err *e) {
+    *ret_temporary = false;
+    if (*c->run_dir) return use_run_dir(c, c->run_dir, e);
+    if (!use_run_dir(c, "/run/railyard", NULL)) return ST_OK;
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    char path[PATH_MAX];
+    if (xdg && *xdg == '/' && strlen(xdg) < PATH_MAX - 16) {
+        snprintf(path, sizeof path, "%s/railyard", xdg);
+        if (!use_run_dir(c, path, NULL)) return ST_OK;
+    }
+    strcpy(path, "/tmp/railyard-XXXXXX");
+    if (!mkdtemp(path)) return err_errno(e, "run.dir '%s'", path);
+    *ret_temporary = true;
+    return use_run_dir(c, path, e);
+}
+
+void config_remove_run_dir(const struct config *c) {
+    DIR *d = opendir(c->run_dir);
+    struct dirent *entry;
+    while (d && (entry = readdir(d)))
+        if (entry->d_name[0] != '.') unlinkat(dirfd(d), entry->d_name, 0);
+    if (d) closedir(d);
+    rmdir(c->run_dir);
+}
+
+/* ---- workers ---- */
+
+char *config_worker_program(void) {
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0) return NULL;
+    path[n] = '\0';
+    char *slash = strrchr(path, '/');
+    struct strbuf out = {0};
+    strbuf_printf(&out, "%.*s/railyard-worker", (int)(slash - path), path);
+    return strbuf_take(&out);
+}
+
+static bool is_handed_on(const char *name) {
+    for (size_t i = 0; i < sizeof handed_on / sizeof *handed_on; i++)
+        if (!strcmp(handed_on[i], name)) return true;
+    return false;
+}
+
+char **config_worker_argv(const struct config *c, const char *program) {
+    char **argv = mem_calloc(4 + sizeof handed_on / sizeof *handed_on, sizeof *argv);
+    size_t n = 0;
+    argv[n++] = mem_strdup(program);
+    argv[n++] = mem_strdup("worker");
+    argv[n++] = mem_strdup(c->model);
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        if (!c->settings.given[i] || !is_handed_on(table[i].name)) continue;
+        struct strbuf flag = {0};
+        strbuf_printf(&flag, "--%s=", table[i].name);
+        settings_print(&c->settings, &table[i], &flag);
+        argv[n++] = strbuf_take(&flag);
+    }
+    return argv;
+}
+
+void config_free_argv(char **argv) {
+    for (char **p = argv; p && *p; p++) free(*p);
+    free(argv);
+}

@@ -1,0 +1,75 @@
+/* config: every setting of the router, in one table: flags, lines of --config, --help and the values at start
+ * (docs/settings.md). Read once before any thread starts; constant afterwards. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/settings.h"
+
+struct err;
+
+struct config {
+    char *api_listen, *ops_listen;
+    int64_t body_bytes_max;
+    double header_s, body_s, keepalive_s, write_stall_s;
+    int64_t connections_max;
+    bool half_close;
+
+    int64_t queue_requests_max; // 0: 64 per worker
+    int64_t queue_tokens_max;
+    double queue_wait_s;
+    char *overload_status;
+    double wait_ready_s;
+
+    double request_s;
+    int64_t output_default; // 0: the room left
+    int64_t tokenize_bytes_max;
+
+    double first_byte_s, stream_keepalive_s;
+    int64_t stream_buffer_bytes_max;
+    bool done_after_error;
+
+    double progress_s, start_s;
+    int64_t ready_workers_min;
+    double settle_s, drain_s;
+    double loop_stall_s;
+
+    char *sampling_defaults;
+    bool reply_extras, reply_headers;
+    char *reasoning_fields;
+
+    char *run_dir;
+    char *model_name, *model_aliases;
+    bool plain_control_text;
+    char *template_rules, *late_system;
+    char *log_level, *access_log;
+
+    int64_t workers; // 0: visible GPUs, at least 1
+
+    // What a worker runs with; handed on when given.
+    char *backend;
+    int64_t context, streams, threads, chunk;
+    double memory_fraction;
+    char *kv;
+
+    struct settings settings; // the table bound to this struct
+    const char *model;        // MODEL of the command line, or NULL
+};
+
+// argv: behind the subcommand's name. ST_INVAL: one line that names the flag, wanted and found.
+int config_init(struct config *c, int argc, char **argv, struct err *e);
+void config_fini(struct config *c);
+void config_help(const char *subcommand);
+void config_log(const struct config *c); // every value that is not its default
+
+// Makes run.dir (mode 0700) and puts its path in c->run_dir. *ret_temporary: it is a fresh folder under /tmp that
+// config_remove_run_dir takes away.
+int config_make_run_dir(struct config *c, bool *ret_temporary, struct err *e);
+void config_remove_run_dir(const struct config *c);
+
+// The worker program beside our own. The caller frees. NULL: /proc cannot be read.
+char *config_worker_program(void);
+// The argument vector of a spawned worker, NULL-terminated: program, "worker", MODEL, the flags to hand on.
+char **config_worker_argv(const struct config *c, const char *program);
+void config_free_argv(char **argv);

@@ -1,0 +1,91 @@
+/* metrics: what /metrics shows: counters and histograms as relaxed atomics, gauges from the snapshot (docs/api.md).
+ *
+ * Counting is for any thread; so is writing the page, which touches no worker and takes no lock that a request
+ * holds (the names of unknown fields have one of their own). No label takes a value from a client, but those names.
+ * Conserved at every moment of the loop: accepted = finished + failed + cancelled + in flight. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "router/apierr.h"
+
+struct metrics; // defined in metrics.c
+struct snapshot;
+struct strbuf;
+
+enum metric {
+    METRIC_ACCEPTED, // requests that entered the queue; each leaves by exactly one of the next three
+    METRIC_FINISHED,
+    METRIC_FAILED,
+    METRIC_CANCELLED,
+    METRIC_PROMPT_TOKENS,
+    METRIC_GENERATION_TOKENS,
+    METRIC_PREFIX_QUERIES,
+    METRIC_PREFIX_HITS,
+    METRIC_DRAFTS,
+    METRIC_DRAFTED,
+    METRIC_DRAFTS_ACCEPTED,
+    METRIC_LONE_SURROGATES,
+    METRIC_INVALID_UTF8,
+    METRIC_PLACED,
+    METRIC_COUNT,
+};
+
+enum metric_phase {
+    METRIC_PHASE_QUEUE,
+    METRIC_PHASE_PREFILL,
+    METRIC_PHASE_DECODE,
+    METRIC_PHASE_RESUME,
+    METRIC_PHASE_COUNT
+};
+enum metric_reason {
+    METRIC_REASON_STOP,
+    METRIC_REASON_LENGTH,
+    METRIC_REASON_ABORT,
+    METRIC_REASON_ERROR,
+    METRIC_REASON_COUNT
+};
+
+enum metric_histogram {
+    METRIC_FIRST_TOKEN_S,
+    METRIC_INTER_TOKEN_S,
+    METRIC_PER_OUTPUT_TOKEN_S,
+    METRIC_E2E_S,
+    METRIC_QUEUE_S,
+    METRIC_PREFILL_S,
+    METRIC_DECODE_S,
+    METRIC_INFERENCE_S,
+    METRIC_REQUEST_PROMPT_TOKENS,
+    METRIC_REQUEST_GENERATION_TOKENS,
+    METRIC_REQUEST_MAX_TOKENS,
+    METRIC_REQUEST_N,
+    METRIC_TOKENS_PER_ROUND,
+    METRIC_LOOP_LAG_S,
+    METRIC_TOKENIZE_S,
+    METRIC_JSON_PARSE_S,
+    METRIC_HISTOGRAM_COUNT,
+};
+
+struct metrics *metrics_new(const char *model_name); // kept
+void metrics_free(struct metrics *m);
+
+void metrics_add(struct metrics *m, enum metric which, uint64_t n);
+uint64_t metrics_get(const struct metrics *m, enum metric which);
+void metrics_observe(struct metrics *m, enum metric_histogram which, double x, uint64_t times);
+void metrics_in_flight(struct metrics *m, int change); // accepted and not over
+uint64_t metrics_get_in_flight(const struct metrics *m);
+void metrics_connections(struct metrics *m, bool is_http2, int change);
+void metrics_streams_open(struct metrics *m, int change);
+void metrics_client_closed(struct metrics *m, enum metric_phase phase);
+void metrics_success(struct metrics *m, enum metric_reason reason);
+void metrics_error(struct metrics *m, enum apierr_code code); // also counts rejections
+void metrics_unknown_field(struct metrics *m, const char *name);
+// endpoint: one of the fixed set (http_endpoint.name), NULL for none.
+void metrics_http(struct metrics *m, const char *endpoint, int status, double seconds);
+void metrics_worker_failed(struct metrics *m, uint32_t rank);
+void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds);
+
+// The whole page, text format 0.0.4.
+void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
+                   struct strbuf *out);

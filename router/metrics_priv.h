@@ -1,0 +1,63 @@
+/* metrics_priv: what metrics.c counts and metrics_page.c writes. For these two files alone. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "router/metrics.h"
+#include "router/snapshot.h"
+
+enum {
+    HISTOGRAM_BUCKETS_MAX = 24,
+    UNKNOWN_NAMES = 64,
+    UNKNOWN_NAME_MAX = 48,
+    METRIC_ENDPOINTS = 10, // the last one: none
+    METRIC_STATUSES = 16,  // the last one: any other
+};
+
+typedef _Atomic uint64_t counter;
+typedef _Atomic int64_t gauge;
+
+static inline uint64_t counter_get(const counter *c) {
+    return atomic_load_explicit((counter *)(uintptr_t)c, memory_order_relaxed);
+}
+static inline int64_t gauge_get(const gauge *g) {
+    return atomic_load_explicit((gauge *)(uintptr_t)g, memory_order_relaxed);
+}
+
+struct histogram_form {
+    const char *name, *help;
+    double unit; // of the sum
+    const double *bounds;
+    size_t bound_count;
+};
+struct histogram {
+    counter buckets[HISTOGRAM_BUCKETS_MAX + 1]; // not cumulative; the last is +Inf
+    counter sum;                                // in units
+};
+
+struct metrics {
+    char *model_name;
+    counter counters[METRIC_COUNT];
+    gauge in_flight, streams_open, connections[2];
+    counter client_closed[METRIC_PHASE_COUNT];
+    counter success[METRIC_REASON_COUNT];
+    counter errors[APIERR_CODE_COUNT];
+    counter http[METRIC_ENDPOINTS][METRIC_STATUSES];
+    struct histogram http_seconds[METRIC_ENDPOINTS];
+    struct histogram histograms[METRIC_HISTOGRAM_COUNT];
+    counter worker_failures[SNAPSHOT_WORKERS_MAX];
+    struct histogram worker_rounds[SNAPSHOT_WORKERS_MAX];
+
+    pthread_mutex_t unknown_lock; // of the rest
+    struct {
+        char *name;
+        uint64_t count;
+    } unknown[UNKNOWN_NAMES];
+    size_t unknown_count;
+    uint64_t unknown_other;
+};
+
+extern const struct histogram_form histogram_forms[METRIC_HISTOGRAM_COUNT];
+extern const struct histogram_form worker_round_form, http_seconds_form;
+extern const char *const metric_endpoints[METRIC_ENDPOINTS];
+extern const int metric_statuses[METRIC_STATUSES];

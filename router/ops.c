@@ -1,0 +1,118 @@
+/* ops: see ops.h. The main thread starts and stops it; all else runs on its own thread. */
+#include "router/ops.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "router/api_status.h"
+#include "router/config.h"
+#include "router/http.h"
+#include "router/listen.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPS_CONNECTIONS_MAX = 1024,
+    OPS_BODY_BYTES_MAX = 64 << 10,
+    OPS_CUT_MS = 500, // a reply under way at the stop gets this long
+};
+
+struct ops {
+    struct status_source status; // first: api_status reads it
+    uv_loop_t loop;
+    uv_async_t wake; // asks the thread to stop
+    uv_timer_t cut;
+    uv_thread_t thread;
+    struct listener *listener;
+};
+
+static const struct http_endpoint endpoints[] = {
+    {"/livez", false, HTTP_GET, api_status_livez, "livez"},
+    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz"},
+    {"/health", false, HTTP_GET, api_status_health, "health"},
+    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
+    {"/version", false, HTTP_GET, api_status_version, "version"},
+    {"/admin/v1/workers", false, HTTP_GET, api_status_workers, "admin"},
+};
+
+static void on_closed(void *arg) {
+    (void)arg;
+}
+
+// Turns until the last connection is gone, then gives the listener back.
+static void on_cut(uv_timer_t *t) {
+    struct ops *o = t->data;
+    if (listener_connections(o->listener)) {
+        listener_cut(o->listener);
+        return;
+    }
+    listener_close(o->listener, on_closed, o);
+    uv_close((uv_handle_t *)&o->cut, NULL);
+    uv_close((uv_handle_t *)&o->wake, NULL);
+}
+
+static void on_wake(uv_async_t *a) {
+    struct ops *o = a->data;
+    listener_stop(o->listener);
+    uv_timer_start(&o->cut, on_cut, listener_connections(o->listener) ? OPS_CUT_MS : 0, 50);
+}
+
+static void run(void *arg) {
+    struct ops *o = arg;
+    uv_run(&o->loop, UV_RUN_DEFAULT);
+}
+
+int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
+              struct err *e) {
+    struct ops *o = mem_calloc(1, sizeof *o);
+    o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s};
+    uv_loop_init(&o->loop);
+    struct listener_config lc = {
+        .loop = &o->loop,
+        .address = c->ops_listen,
+        .app = o,
+        .endpoints = endpoints,
+        .endpoint_count = sizeof endpoints / sizeof *endpoints,
+        .metrics = m,
+        .body_bytes_max = OPS_BODY_BYTES_MAX,
+        .header_s = c->header_s,
+        .body_s = c->body_s,
+        .keepalive_s = c->keepalive_s,
+        .write_stall_s = c->write_stall_s,
+        .connections_max = OPS_CONNECTIONS_MAX,
+        .overload_status = 429,
+    };
+    int st = listener_new(&o->listener, &lc, e);
+    if (st) {
+        err_prefix(e, "ops.listen");
+        uv_run(&o->loop, UV_RUN_DEFAULT);
+        uv_loop_close(&o->loop);
+        free(o);
+        return st;
+    }
+    uv_async_init(&o->loop, &o->wake, on_wake);
+    uv_timer_init(&o->loop, &o->cut);
+    o->wake.data = o->cut.data = o;
+    // Signals are the request loop's business.
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = uv_thread_create(&o->thread, run, o);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    assert(rc == 0);
+    *ret = o;
+    return ST_OK;
+}
+
+const char *ops_url(const struct ops *o) {
+    return listener_url(o->listener);
+}
+
+void ops_stop(struct ops *o) {
+    if (!o) return;
+    uv_async_send(&o->wake);
+    uv_thread_join(&o->thread);
+    uv_loop_close(&o->loop);
+    free(o);
+}

@@ -1,0 +1,14 @@
+/* ops: the ops listener: health, metrics and administration on a loop and thread of their own, so that they answer
+ * however busy or stuck the request loop is. Shares nothing with it but the snapshots and the metrics' atomics. */
+#pragma once
+
+struct config;
+struct err;
+struct metrics;
+struct ops; // defined in ops.c
+struct snapshots;
+
+int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
+              struct err *e);
+const char *ops_url(const struct ops *o);
+void ops_stop(struct ops *o); // joins the thread; NULL is fine

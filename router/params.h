@@ -1,0 +1,69 @@
+/* params: what one generating request asks for, every default filled in. Strings and lists live in the request's
+ * arena; messages are a jansson tree of their own. Plain data. */
+#pragma once
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "router/text/template.h"
+
+struct model;
+
+enum {
+    PARAMS_STOPS_MAX = 16,
+    PARAMS_STOP_BYTES_MAX = 1024,
+    PARAMS_STOP_IDS_MAX = 64,
+    PARAMS_BIAS_MAX = 1024,
+    PARAMS_TEXT_BYTES_MAX = 1024, // user, cache_salt and their kin
+};
+
+struct params {
+    const char *model; // as the client wrote it; NULL: absent
+    json_t *messages;  // normalised: see messages.h
+
+    bool stream;
+    bool include_usage, continuous_usage;
+    int64_t stream_interval; // rounds
+
+    int64_t max_tokens, max_completion_tokens; // 0: absent
+    int64_t min_tokens;
+    double temperature, top_p, min_p;
+    int64_t top_k; // 0: off
+    double presence, frequency, repetition;
+    uint32_t *bias_ids;
+    float *bias;
+    uint32_t bias_count;
+    bool has_seed;
+    uint64_t seed;
+    int64_t n;
+
+    const char **stops;
+    size_t *stop_lens;
+    size_t stop_count;
+    uint32_t *stop_ids;
+    uint32_t stop_id_count;
+    bool include_stop;
+    bool ignore_eos;
+    bool skip_special;
+
+    bool logprobs;
+    int64_t top_logprobs;
+
+    const char *reasoning_effort; // the field; NULL: absent
+    const char *kwargs_effort;    // chat_template_kwargs'; wins
+    enum template_tri enable_thinking, preserve_thinking;
+    bool add_vision_id;
+    bool include_reasoning;
+    bool add_generation_prompt, continue_final;
+
+    bool draft;
+    bool return_token_ids;
+    bool return_logits_hash;
+    int64_t priority;
+    const char *cache_salt; // NULL: absent
+};
+
+// The defaults: the checkpoint's sampling values, or OpenAI's with openai_defaults.
+void params_init(struct params *p, const struct model *m, bool openai_defaults);
+void params_fini(struct params *p); // the messages

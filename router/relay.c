@@ -1,0 +1,339 @@
+/* relay: see relay.h. */
+#include "router/relay.h"
+#include "common/arena.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/fingerprint.h"
+#include "router/metrics.h"
+#include "router/model.h"
+#include "router/request.h"
+#include "router/server.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LOOP_SHIFT = 24, // a stream's id: the index of its loop above, its slot below
+    LOOP_INDEX = 0,  // one request loop
+    SLOT_FIRST = 1,  // id 0 is no stream
+    SLOTS_AT_FIRST = 64,
+};
+
+struct slot {
+    struct request *request; // NULL: free
+    uint32_t epoch;          // of its present or last user
+    uint32_t next_free;
+};
+
+struct relay {
+    struct server *server;
+    struct slot *slots;
+    uint32_t slot_count;
+    uint32_t free_slot; // 0: none
+    uint32_t in_use;
+    uint64_t unfilled[64]; // per rank
+    struct arena arena;    // of one SUBMIT
+};
+
+struct relay *relay_new(struct server *s) {
+    struct relay *r = mem_calloc(1, sizeof *r);
+    r->server = s;
+    r->slot_count = SLOT_FIRST;
+    r->slots = mem_calloc(SLOT_FIRST, sizeof *r->slots);
+    return r;
+}
+
+void relay_free(struct relay *r) {
+    if (!r) return;
+    assert(r->in_use == 0);
+    arena_fini(&r->arena);
+    free(r->slots);
+    free(r);
+}
+
+/* ---- slots ---- */
+
+static void grow(struct relay *r) {
+    uint32_t old = r->slot_count;
+    r->slot_count = old == SLOT_FIRST ? SLOTS_AT_FIRST : old * 2;
+    r->slots = mem_realloc_array(r->slots, r->slot_count, sizeof *r->slots);
+    for (uint32_t i = r->slot_count; i-- > old;) {
+        r->slots[i] = (struct slot){.next_free = r->free_slot};
+        r->free_slot = i;
+    }
+}
+
+static void take_slot(struct relay *r, struct request *q) {
+    if (!r->free_slot) grow(r);
+    uint32_t i = r->free_slot;
+    assert(i < 1u << LOOP_SHIFT);
+    struct slot *s = &r->slots[i];
+    r->free_slot = s->next_free;
+    s->request = q;
+    s->epoch++;
+    r->in_use++;
+    q->stream = (struct frame_stream){(uint32_t)LOOP_INDEX << LOOP_SHIFT | i, s->epoch};
+}
+
+static uint64_t *unfilled_of(struct relay *r, const struct request *q) {
+    return &r->unfilled[q->rank];
+}
+
+static void give_slot(struct relay *r, struct request *q) {
+    uint32_t i = q->stream.id & ((1u << LOOP_SHIFT) - 1);
+    r->slots[i].request = NULL;
+    r->slots[i].next_free = r->free_slot;
+    r->free_slot = i;
+    r->in_use--;
+    *unfilled_of(r, q) -= q->prompt.len - q->filled;
+    q->stream = (struct frame_stream){0};
+    q->backend = NULL;
+}
+
+// NULL: a frame for a stream that is over, or one that this worker was never given.
+static struct request *find(const struct relay *r, const struct backend *b, struct frame_stream s) {
+    uint32_t i = s.id & ((1u << LOOP_SHIFT) - 1);
+    if (s.id >> LOOP_SHIFT != LOOP_INDEX || i < SLOT_FIRST || i >= r->slot_count) return NULL;
+    struct request *q = r->slots[i].request;
+    return q && q->backend == b && r->slots[i].epoch == s.epoch ? q : NULL;
+}
+
+uint32_t relay_streams(const struct relay *r) {
+    return r->in_use;
+}
+
+uint64_t relay_unfilled(const struct relay *r, uint32_t rank) {
+    return r->unfilled[rank];
+}
+
+/* ---- to the worker ---- */
+
+// top_p 0 keeps one token: said as top_k 1, so that the worker needs no such case.
+static struct frame_sampling sampling_of(const struct params *p) {
+    bool one = p->top_p == 0;
+    return (struct frame_sampling){
+        .temperature = p->temperature,
+        .top_k = one ? 1 : (uint32_t)p->top_k,
+        .top_p = one ? 1 : p->top_p,
+        .min_p = p->min_p,
+        .presence = p->presence,
+        .frequency = p->frequency,
+        .repetition = p->repetition,
+        .seed = p->seed,
+        .bias_ids = p->bias_ids,
+        .bias = p->bias,
+        .bias_count = p->bias_count,
+    };
+}
+
+// FNV-1a of the salt; 0 without one.
+static uint64_t salt_of(const char *s) {
+    if (!s) return 0;
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h ? h : 1;
+}
+
+static struct frame_submit submit_of(struct relay *r, const struct request *q) {
+    const struct params *p = &q->params;
+    return (struct frame_submit){
+        .stream = q->stream,
+        .request_id = q->id,
+        .trace = "",
+        .prompt = frame_ids_of(q->prompt.v, q->prompt.len, &r->arena),
+        .given = frame_ids_of(q->ids.v, q->ids.len, &r->arena),
+        .sampling = sampling_of(p),
+        .max_tokens = q->max_tokens,
+        .min_tokens =
+            min_u32((uint32_t)min_u64((uint64_t)p->min_tokens, UINT32_MAX), q->max_tokens),
+        .stop = frame_ids_of(p->stop_ids, p->stop_id_count, &r->arena),
+        .ignore_eos = p->ignore_eos,
+        .draft = p->draft,
+        .logits_hash = p->return_logits_hash,
+        .top_logprobs = -1,
+        .think_budget = -1,
+        .in_thought = q->in_thought,
+        .prefix_salt = salt_of(p->cache_salt),
+        .priority = (int32_t)p->priority,
+    };
+}
+
+int relay_submit(struct relay *r, struct request *q, struct backend *b, struct err *e) {
+    struct backend_info info;
+    backend_info(b, &info);
+    int32_t old_rank = q->rank;
+    q->rank = (int32_t)info.rank;
+    q->filled = 0;
+    take_slot(r, q);
+    *unfilled_of(r, q) += q->prompt.len;
+    struct frame_submit f = submit_of(r, q);
+    int st = backend_submit(b, &f, e);
+    arena_reset(&r->arena);
+    if (st) {
+        give_slot(r, q);
+        q->rank = old_rank;
+        return st;
+    }
+    q->backend = b;
+    q->state = REQUEST_PREFILL;
+    q->submitted_us = mono_us();
+    fingerprint_system(&info.fingerprint, q->fingerprint, sizeof q->fingerprint);
+    metrics_add(r->server->metrics, METRIC_PLACED, 1);
+    return ST_OK;
+}
+
+void relay_cancel(struct relay *r, struct request *q) {
+    if (!q->stream.id) return;
+    backend_cancel(q->backend, q->stream);
+    give_slot(r, q);
+}
+
+/* ---- from the worker ---- */
+
+static void note_filled(struct relay *r, struct request *q, uint32_t filled) {
+    uint32_t n = min_u32(filled, (uint32_t)q->prompt.len);
+    if (n <= q->filled) return;
+    *unfilled_of(r, q) -= n - q->filled;
+    q->filled = n;
+}
+
+static void note_times(struct relay *r, struct request *q, uint32_t count) {
+    struct metrics *m = r->server->metrics;
+    uint64_t now = mono_us();
+    if (!q->first_us) {
+        q->first_us = now;
+        metrics_observe(m, METRIC_FIRST_TOKEN_S, (double)(now - q->received_us) / 1e6, 1);
+    } else {
+        metrics_observe(m, METRIC_INTER_TOKEN_S, (double)(now - q->last_us) / 1e6 / count, count);
+    }
+    q->last_us = now;
+    metrics_observe(m, METRIC_TOKENS_PER_ROUND, count, 1);
+}
+
+// A worker whose ids do not follow on one another cannot be trusted with anything.
+static void fail_broken(struct relay *r, struct request *q, struct backend *b, uint32_t first) {
+    log_error("bad_frame", "rank=%u request=%s wanted_first=%zu found_first=%u", backend_rank(b),
+              q->id, q->ids.len, first);
+    struct apierr e;
+    apierr_set(&e, APIERR_INTERNAL, NULL, "the worker's answer did not follow on");
+    request_fail(q, &e);
+}
+
+// False: the stream is broken and the worker with it.
+static bool take_entry(struct relay *r, struct backend *b, const struct frame_tokens_entry *t) {
+    struct request *q = find(r, b, t->stream);
+    if (!q) return true;
+    note_filled(r, q, t->filled);
+    if (t->ids.count == 0) return true;
+    bool over = q->ids.len + t->ids.count > q->max_tokens;
+    if (t->first != q->ids.len || over) {
+        fail_broken(r, q, b, t->first);
+        return false;
+    }
+    note_filled(r, q, (uint32_t)q->prompt.len);
+    note_times(r, q, t->ids.count);
+    q->state = REQUEST_DECODE;
+    q->rounds++;
+    q->rounds_waiting++;
+    ids_reserve(&q->ids, t->ids.count);
+    for (uint32_t i = 0; i < t->ids.count; i++) ids_add(&q->ids, frame_id_at(&t->ids, i));
+    // stream_interval: the first text goes at once, later text every so many rounds.
+    bool held = q->params.stream && q->any_text && q->rounds_waiting < q->params.stream_interval;
+    if (!held) request_pump(q);
+    return true;
+}
+
+static void on_tokens(struct relay *r, struct backend *b, const struct frame_tokens *t) {
+    metrics_worker_round(r->server->metrics, backend_rank(b), (double)t->round_us / 1e6);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (take_entry(r, b, &t->entries[i])) continue;
+        backend_drop(b, "ids of a stream did not follow on one another");
+        return; // the frame's memory may be gone
+    }
+}
+
+static void note_done(struct request *q, const struct frame_done *d) {
+    q->cached_tokens = d->cached_tokens;
+    for (int k = 0; k < FRAME_DRAFT_KINDS; k++) {
+        q->drafted += d->drafted[k];
+        q->accepted += d->accepted[k];
+    }
+    q->logits_hash = d->logits_hash;
+    q->has_logits_hash = q->params.return_logits_hash;
+}
+
+static bool asked_to_stop_at(const struct params *p, int64_t id) {
+    for (uint32_t i = 0; i < p->stop_id_count; i++)
+        if (p->stop_ids[i] == id) return true;
+    return false;
+}
+
+static void on_done(struct relay *r, struct backend *b, const struct frame_done *d) {
+    struct request *q = find(r, b, d->stream);
+    if (!q) return;
+    bool counts = d->finish == FRAME_FINISH_CANCELLED || d->completion_tokens == q->ids.len;
+    bool stop_is_last = d->stop_id < 0 || (q->ids.len && q->ids.v[q->ids.len - 1] == d->stop_id);
+    if (!counts || !stop_is_last || d->finish == FRAME_FINISH_CANCELLED) {
+        // Nobody asked for a cancel, or the worker's count is not ours: ids were lost on the way.
+        fail_broken(r, q, b, d->completion_tokens);
+        backend_drop(b, "a stream's end does not fit its ids");
+        return;
+    }
+    note_done(q, d);
+    q->finish = d->finish == FRAME_FINISH_STOP ? REQUEST_FINISH_STOP : REQUEST_FINISH_LENGTH;
+    q->stop_id = asked_to_stop_at(&q->params, d->stop_id) ? d->stop_id : -1;
+    q->silent_last = d->stop_id >= 0 && !q->params.include_stop;
+    give_slot(r, q);
+    request_ids_ended(q);
+}
+
+static void on_fail(struct relay *r, struct backend *b, const struct frame_fail *f) {
+    if (!f->stream.id) return; // about the exchange: backend.c has dealt with it
+    struct request *q = find(r, b, f->stream);
+    if (!q) return;
+    give_slot(r, q);
+    if (f->code == FRAME_FAIL_FULL && q->ids.len == 0) {
+        request_requeue(q);
+        return;
+    }
+    struct apierr e;
+    if (f->code == FRAME_FAIL_UNSUPPORTED)
+        apierr_set(&e, APIERR_UNSUPPORTED_PARAMETER, NULL, "%s", f->message);
+    else if (f->code == FRAME_FAIL_TOO_LONG)
+        apierr_set(&e, APIERR_CONTEXT_LENGTH, "messages", "%s", f->message);
+    else
+        apierr_set(&e, APIERR_INTERNAL, NULL, "the worker could not go on");
+    log_warn("stream_failed", "rank=%u request=%s code=%s message=\"%s\"", backend_rank(b), q->id,
+             frame_fail_name(f->code), f->message);
+    request_fail(q, &e);
+}
+
+void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f) {
+    switch (f->type) {
+    case FRAME_TOKENS: on_tokens(r, b, &f->tokens); return;
+    case FRAME_DONE: on_done(r, b, &f->done); return;
+    case FRAME_FAIL: on_fail(r, b, &f->fail); return;
+    default: return;
+    }
+}
+
+void relay_on_lost(struct relay *r, struct backend *b, const char *reason) {
+    uint32_t failed = 0;
+    for (uint32_t i = SLOT_FIRST; i < r->slot_count; i++) {
+        struct request *q = r->slots[i].request;
+        if (!q || q->backend != b) continue;
+        give_slot(r, q);
+        struct apierr e;
+        apierr_set(&e, APIERR_WORKER_LOST, NULL, "the worker that ran this request was lost");
+        e.retry_after_ms = 1000;
+        request_fail(q, &e);
+        failed++;
+    }
+    log_warn("worker_lost", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed, reason);
+}

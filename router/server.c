@@ -1,0 +1,454 @@
+/* server: see server.h. */
+#include "router/server.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "router/access.h"
+#include "router/api_chat.h"
+#include "router/api_models.h"
+#include "router/api_status.h"
+#include "router/api_tokenize.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/config.h"
+#include "router/http.h"
+#include "router/listen.h"
+#include "router/metrics.h"
+#include "router/model.h"
+#include "router/ops.h"
+#include "router/pick.h"
+#include "router/prepare.h"
+#include "router/relay.h"
+#include "router/report.h"
+#include "router/request.h"
+#include "router/send.h"
+#include "router/snapshot.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS = 100,
+    QUEUE_PER_WORKER = 64, // queue.requests_max by default
+    GUEST_RANKS = 8,       // of `serve`, for workers started by hand
+    CUT_GRACE_MS = 1000,   // for the last bytes after everything has ended
+    STOP_GRACE_S = 10,     // a child's time between SIGTERM and SIGKILL
+};
+
+// What only server.c needs. The rest of the router sees struct server.
+struct runner {
+    struct server s; // first: handlers get it
+    bool spawn;
+    struct config *config; // run.dir is filled in
+    bool run_dir_temporary;
+    char *program;
+    char **worker_argv;
+    uv_timer_t tick;
+    uv_prepare_t prepare;
+    uv_signal_t term, interrupt, hangup;
+    uint64_t tick_at_ms;
+    uint64_t drain_since_ms; // 0: not draining
+    uint64_t over_since_ms;  // every request has ended
+    enum { RUNNING, SETTLING, FINISHING, CUTTING, STOPPING_WORKERS, CLOSED } phase;
+    bool was_ready;
+};
+
+/* ---- placing ---- */
+
+static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret) {
+    struct backend *b = backends_at(s->backends, rank);
+    struct backend_info info;
+    backend_info(b, &info);
+    *ret = (struct pick_worker){
+        .ready = info.state == BACKEND_READY,
+        .room = backend_room(b),
+        .streams = info.streams_sent,
+        .unfilled_tokens = relay_unfilled(s->relay, rank),
+        .fill_tokens_per_s = info.status.fill_tokens_per_s,
+        .round_ms = info.status.round_ms,
+    };
+}
+
+// A worker's window may be smaller than what was known when the request came.
+static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
+    struct backend_info info;
+    backend_info(b, &info);
+    uint32_t context = info.status.context_max;
+    return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
+}
+
+// False: nothing more can be placed now.
+static bool place_first(struct server *s) {
+    struct queue_item *i = queue_first(&s->queue);
+    if (!i) return false;
+    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+    struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
+    uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
+    int rank = pick(workers, count, (uint32_t)r->prompt.len);
+    if (rank < 0) return false;
+    struct backend *b = backends_at(s->backends, (uint32_t)rank);
+    struct apierr e;
+    if (fit_to(r, b, &e)) {
+        request_fail(r, &e);
+        return true;
+    }
+    struct err why = {0};
+    if (relay_submit(s->relay, r, b, &why))
+        return false; // its next STATUS or its loss brings us back
+    queue_remove(&s->queue, i);
+    queue_left(&s->queue, mono_ms());
+    return true;
+}
+
+void server_want_place(struct server *s) {
+    s->place_wanted = true;
+}
+
+static void on_prepare(uv_prepare_t *p) {
+    struct server *s = p->data;
+    if (s->place_wanted) {
+        s->place_wanted = false;
+        while (place_first(s)) continue;
+    }
+    if (s->api) send_set_flush(listener_sends(s->api));
+}
+
+uint32_t server_context_max(const struct server *s) {
+    uint32_t best = 0;
+    for (uint32_t rank = 0; rank < backends_count(s->backends); rank++) {
+        struct backend_info info;
+        backend_info(backends_at(s->backends, rank), &info);
+        best = max_u32(best, info.status.context_max);
+    }
+    return best ? best : s->model->context_max;
+}
+
+uint32_t server_ready_workers(const struct server *s) {
+    uint32_t n = 0;
+    for (uint32_t rank = 0; rank < backends_count(s->backends); rank++)
+        n += backend_state(backends_at(s->backends, rank)) == BACKEND_READY;
+    return n;
+}
+
+/* ---- workers' news ---- */
+
+static void publish(struct server *s) {
+    struct snapshot *shot = snapshots_begin(s->snapshots);
+    shot->draining = s->draining;
+    shot->ever_ready = s->ever_ready;
+    shot->queue_requests = s->queue.requests;
+    shot->queue_tokens = s->queue.tokens;
+    shot->wait_predicted_s = queue_wait_s(&s->queue);
+    snapshot_fill_workers(shot, s->backends);
+    snapshots_publish(s->snapshots);
+}
+
+static void on_frame(void *arg, struct backend *b, const struct frame *f) {
+    struct server *s = arg;
+    relay_on_frame(s->relay, b, f);
+}
+
+static void on_state(void *arg, struct backend *b, enum backend_state old) {
+    struct runner *r = arg;
+    struct server *s = &r->s;
+    struct backend_info info;
+    if (!s->backends) return; // the set is being made
+    backend_info(b, &info);
+    log_info("worker_state", "rank=%u from=%s to=%s generation=%u reason=\"%s\"", info.rank,
+             backend_state_name(old), backend_state_name(info.state), info.generation,
+             info.reason ? info.reason : "");
+    bool ready = server_ready_workers(s) > 0;
+    s->no_ready_since_ms = ready ? 0 : s->no_ready_since_ms ? s->no_ready_since_ms : mono_ms();
+    s->ever_ready |= ready;
+    if (!r->was_ready && server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
+        r->was_ready = true;
+        report_ready(s);
+    }
+    publish(s);
+    server_want_place(s);
+}
+
+static void on_room(void *arg, struct backend *b) {
+    server_want_place(arg);
+}
+
+static void on_lost(void *arg, struct backend *b, const char *reason) {
+    struct server *s = arg;
+    if (!s->draining) metrics_worker_failed(s->metrics, backend_rank(b));
+    relay_on_lost(s->relay, b, reason);
+}
+
+/* ---- HTTP ---- */
+
+static const struct http_endpoint endpoints[] = {
+    {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions"},
+    {"/v1/models", false, HTTP_GET, api_models_list, "models"},
+    {"/v1/models/", true, HTTP_GET, api_models_one, "models"},
+    {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize"},
+    {"/livez", false, HTTP_GET, api_status_livez, "livez"},
+    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz"},
+    {"/health", false, HTTP_GET, api_status_health, "health"},
+    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
+    {"/version", false, HTTP_GET, api_status_version, "version"},
+};
+
+static void on_call_over(void *app, struct http_call *c) {
+    struct server *s = app;
+    double seconds = (double)(mono_us() - c->begun_us) / 1e6;
+    metrics_http(s->metrics, c->endpoint ? c->endpoint->name : NULL, c->status, seconds);
+    access_write(s->access, c, s->model->names[0]);
+}
+
+static int open_api(struct server *s, struct err *e) {
+    const struct config *c = s->config;
+    struct listener_config lc = {
+        .loop = &s->loop,
+        .address = c->api_listen,
+        .app = s,
+        .endpoints = endpoints,
+        .endpoint_count = sizeof endpoints / sizeof *endpoints,
+        .metrics = s->metrics,
+        .on_call_over = on_call_over,
+        .body_bytes_max = (size_t)c->body_bytes_max,
+        .header_s = c->header_s,
+        .body_s = c->body_s,
+        .keepalive_s = c->keepalive_s,
+        .write_stall_s = c->write_stall_s,
+        .connections_max = (uint32_t)c->connections_max,
+        .half_close = c->half_close,
+        .overload_status = atoi(c->overload_status),
+    };
+    int st = listener_new(&s->api, &lc, e);
+    return st ? (int)err_prefix(e, "api.listen") : ST_OK;
+}
+
+/* ---- the end: docs/api.md, "Start and end" ---- */
+
+static void fail_all(struct server *s) {
+    struct request *r, *next;
+    for (r = TAILQ_FIRST(&s->requests); r; r = next) {
+        next = TAILQ_NEXT(r, link); // ending one never ends another
+        if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
+        struct apierr e;
+        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
+        e.retry_after_ms = 1000;
+        request_fail(r, &e);
+    }
+}
+
+static void on_api_closed(void *arg) {
+    (void)arg;
+}
+
+static void close_rest(struct runner *r) {
+    r->phase = CLOSED;
+    ops_stop(r->s.ops); // it reads what the workers' list holds
+    r->s.ops = NULL;
+    uv_close((uv_handle_t *)&r->tick, NULL);
+    uv_close((uv_handle_t *)&r->prepare, NULL);
+    uv_close((uv_handle_t *)&r->term, NULL);
+    uv_close((uv_handle_t *)&r->interrupt, NULL);
+    uv_close((uv_handle_t *)&r->hangup, NULL);
+}
+
+static void on_workers_stopped(void *arg) {
+    close_rest(arg);
+}
+
+static void stop_workers(struct runner *r) {
+    r->phase = STOPPING_WORKERS;
+    listener_close(r->s.api, on_api_closed, r);
+    r->s.api = NULL;
+    backends_stop(r->s.backends, STOP_GRACE_S, on_workers_stopped, r);
+}
+
+static void begin_drain(struct runner *r) {
+    r->phase = SETTLING;
+    r->drain_since_ms = mono_ms();
+    r->s.draining = true;
+    log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
+             (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
+             r->config->drain_s);
+    listener_drain(r->s.api);
+    publish(&r->s);
+}
+
+// One step at a time, from the tick.
+static void drain(struct runner *r, uint64_t now) {
+    struct server *s = &r->s;
+    uint64_t since = now - r->drain_since_ms;
+    double settle_ms = r->config->settle_s * 1000,
+           timeout_ms = settle_ms + r->config->drain_s * 1000;
+    if (r->phase == SETTLING && (double)since >= settle_ms) {
+        r->phase = FINISHING;
+        s->refusing = true;
+        listener_stop(s->api);
+    }
+    if (r->phase == FINISHING && (double)since >= timeout_ms) fail_all(s);
+    if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
+        r->phase = CUTTING;
+        r->over_since_ms = now;
+    }
+    if (r->phase != CUTTING) return;
+    if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
+    if (listener_connections(s->api) == 0) stop_workers(r);
+}
+
+static void on_signal(uv_signal_t *h, int signum) {
+    struct runner *r = h->data;
+    if (signum == SIGHUP) return; // nothing is reloadable yet that a file could change
+    if (r->phase == RUNNING) {
+        begin_drain(r);
+        return;
+    }
+    log_warn("killed", "signal=%d while shutting down", signum);
+    _exit(1); // supervised workers end with their parent
+}
+
+/* ---- time ---- */
+
+static void on_tick(uv_timer_t *t) {
+    struct runner *r = t->data;
+    struct server *s = &r->s;
+    uint64_t now = mono_ms();
+    uint64_t late = now > r->tick_at_ms + TICK_MS ? now - r->tick_at_ms - TICK_MS : 0;
+    if (r->tick_at_ms) metrics_observe(s->metrics, METRIC_LOOP_LAG_S, (double)late / 1000, 1);
+    r->tick_at_ms = now;
+    struct request *q, *next;
+    for (q = TAILQ_FIRST(&s->requests); q; q = next) {
+        next = TAILQ_NEXT(q, link); // ending one never ends another
+        request_tick(q, now);
+    }
+    if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
+    publish(s);
+    snapshots_beat(s->snapshots, now);
+}
+
+/* ---- start ---- */
+
+static void start_timers(struct runner *r) {
+    struct server *s = &r->s;
+    uv_timer_init(&s->loop, &r->tick);
+    uv_prepare_init(&s->loop, &r->prepare);
+    uv_signal_init(&s->loop, &r->term);
+    uv_signal_init(&s->loop, &r->interrupt);
+    uv_signal_init(&s->loop, &r->hangup);
+    r->tick.data = r->prepare.data = r->term.data = r->interrupt.data = r->hangup.data = r;
+    uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
+    uv_prepare_start(&r->prepare, on_prepare);
+    uv_signal_start(&r->term, on_signal, SIGTERM);
+    uv_signal_start(&r->interrupt, on_signal, SIGINT);
+    uv_signal_start(&r->hangup, on_signal, SIGHUP);
+}
+
+static int start_workers(struct runner *r, struct err *e) {
+    struct server *s = &r->s;
+    const struct config *c = s->config;
+    if (r->spawn) {
+        r->program = config_worker_program();
+        if (!r->program)
+            return err_set(e, ST_IO, "cannot find out where this program is: no /proc");
+        r->worker_argv = config_worker_argv(c, r->program);
+    }
+    struct backends_config bc = {
+        .loop = &s->loop,
+        .run_dir = c->run_dir,
+        .ranks = s->ranks,
+        .spawn = r->spawn,
+        .guest_ranks = r->spawn ? min_u32(GUEST_RANKS, SNAPSHOT_WORKERS_MAX - s->ranks) : 0,
+        .worker_argv = r->worker_argv,
+        .progress_s = c->progress_s,
+        .hello_s = c->start_s,
+        .events = {.arg = s,
+                   .on_frame = on_frame,
+                   .on_state = on_state,
+                   .on_room = on_room,
+                   .on_lost = on_lost},
+        .vocab = &s->model->vocab,
+        .model = s->model->dir_name,
+    };
+    return backends_new(&s->backends, &bc, e);
+}
+
+static int open_all(struct runner *r, struct err *e) {
+    struct server *s = &r->s;
+    const struct config *c = s->config;
+    struct model_config mc = {c->model, c->model_name, c->model_aliases, c->template_rules};
+    int st = model_open(&s->model, &mc, e);
+    if (!st) st = access_open(&s->access, c->access_log, e);
+    if (!st) st = config_make_run_dir(r->config, &r->run_dir_temporary, e);
+    if (st) return st;
+    s->ranks = (uint32_t)c->workers;
+    s->metrics = metrics_new(s->model->names[0]);
+    s->snapshots = snapshots_new();
+    s->relay = relay_new(s);
+    uint32_t per_ranks = QUEUE_PER_WORKER * s->ranks;
+    queue_init(&s->queue, c->queue_requests_max ? (uint32_t)c->queue_requests_max : per_ranks,
+               (uint64_t)c->queue_tokens_max);
+    TAILQ_INIT(&s->requests);
+    s->no_ready_since_ms = mono_ms();
+    snapshots_beat(s->snapshots, mono_ms());
+    s->status = (struct status_source){s->config, s->metrics, s->snapshots, true};
+    // Workers last: a port that is taken should not cost a load.
+    st = open_api(s, e);
+    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, e);
+    return st ? st : start_workers(r, e);
+}
+
+static void close_all(struct runner *r) {
+    struct server *s = &r->s;
+    backends_free(s->backends);
+    relay_free(s->relay);
+    snapshots_free(s->snapshots);
+    metrics_free(s->metrics);
+    access_close(s->access);
+    model_close(s->model);
+    config_free_argv(r->worker_argv);
+    free(r->program);
+    if (r->run_dir_temporary) config_remove_run_dir(r->config);
+}
+
+// The loop runs dry: what is being closed closes.
+static void fail_start(struct runner *r) {
+    struct server *s = &r->s;
+    if (s->api) listener_close(s->api, on_api_closed, r);
+    ops_stop(s->ops);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+}
+
+// Two descriptors a stream; the soft limit is often 1024.
+static void raise_fd_limit(void) {
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l)) return;
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
+int server_run(struct config *c, bool spawn) {
+    struct runner r = {.spawn = spawn, .config = c, .s.config = c};
+    struct err e = {0};
+    signal(SIGPIPE, SIG_IGN);
+    raise_fd_limit();
+    uv_loop_init(&r.s.loop);
+    int st = open_all(&r, &e);
+    if (st) {
+        fprintf(stderr, "railyard: %s\n", e.msg);
+        fail_start(&r);
+    } else {
+        start_timers(&r);
+        report_start(&r.s);
+        config_log(c);
+        uv_run(&r.s.loop, UV_RUN_DEFAULT);
+    }
+    close_all(&r);
+    int rc = uv_loop_close(&r.s.loop);
+    if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
+    return st ? 1 : 0;
+}

@@ -1,0 +1,55 @@
+/* server: the request loop with everything on it, from start to end (docs/map.md). main thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <uv.h>
+
+#include "router/api_status.h"
+#include "router/queue.h"
+
+struct access_log;
+struct backends;
+struct config;
+struct err;
+struct listener;
+struct metrics;
+struct model;
+struct ops;
+struct relay;
+struct request;
+struct snapshots;
+
+TAILQ_HEAD(request_list, request);
+
+struct server {
+    struct status_source status; // first: api_status reads it
+    uv_loop_t loop;
+    const struct config *config;
+    struct model *model;
+    struct metrics *metrics;
+    struct snapshots *snapshots;
+    struct access_log *access;
+    struct listener *api; // NULL: closed
+    struct ops *ops;
+    struct backends *backends;
+    struct relay *relay;
+    struct queue queue;
+    struct request_list requests; // all that are not over
+    uint32_t ranks;
+    uint64_t no_ready_since_ms; // 0: a worker is ready
+    bool ever_ready;
+    bool draining; // SIGTERM came: not ready any more
+    bool refusing; // and new requests are turned away
+    bool place_wanted;
+};
+
+// Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. c->workers is at least 1; c->run_dir is filled in.
+// Returns the exit status.
+int server_run(struct config *c, bool spawn);
+
+// Waiting requests are placed on workers with room before the loop sleeps next. From anywhere on the loop.
+void server_want_place(struct server *s);
+// The longest context of a worker that has said so, else the checkpoint's.
+uint32_t server_context_max(const struct server *s);
+uint32_t server_ready_workers(const struct server *s);

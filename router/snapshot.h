@@ -1,0 +1,58 @@
+/* snapshot: the state of the workers and the queue as the request loop last published it, for the ops thread.
+ *
+ * One writer (the request loop) and one reader (the ops thread) pass three buffers around: neither ever waits, and a
+ * reader sees a whole snapshot however long the writer has been stuck. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct backends;
+
+enum { SNAPSHOT_WORKERS_MAX = 64, SNAPSHOT_TEXT_BYTES = 128 };
+
+struct snapshot_worker {
+    uint32_t rank, generation;
+    int state; // enum backend_state
+    uint32_t pid;
+    bool supervised;
+    char name[SNAPSHOT_TEXT_BYTES], model[SNAPSHOT_TEXT_BYTES], reason[2 * SNAPSHOT_TEXT_BYTES];
+    char version[SNAPSHOT_TEXT_BYTES];
+    char gpu_name[SNAPSHOT_TEXT_BYTES], gpu_uuid[SNAPSHOT_TEXT_BYTES], gpu_pci[SNAPSHOT_TEXT_BYTES];
+    char fingerprint[9]; // 8 hex of all its parts; "" until it is whole
+    uint32_t context_max;
+    uint32_t streams_running, streams_max, room, streams_sent;
+    uint32_t queue_requests;
+    uint64_t queue_tokens;
+    uint32_t kv_blocks_used, kv_blocks_total, kv_block_tokens;
+    uint64_t kept_prefix_tokens;
+    double fill_tokens_per_s, round_ms;
+    uint64_t restarts, rounds, tokens, prompt_tokens;
+    uint64_t since_ms, last_progress_ms, up_ms; // monotonic
+};
+
+struct snapshot {
+    bool draining, ever_ready;
+    uint32_t ready, loading; // workers
+    uint32_t queue_requests;
+    uint64_t queue_tokens;
+    double wait_predicted_s;
+    uint32_t worker_count;
+    struct snapshot_worker workers[SNAPSHOT_WORKERS_MAX];
+};
+
+struct snapshots; // defined in snapshot.c
+struct snapshots *snapshots_new(void);
+void snapshots_free(struct snapshots *s);
+
+struct snapshot *snapshots_begin(struct snapshots *s); // writer: the buffer to fill, zeroed
+void snapshots_publish(struct snapshots *s);           // writer
+const struct snapshot *snapshots_own(const struct snapshots *s); // writer: what it published last
+const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands until its next call
+
+// Sign of life of the writer's loop, in monotonic ms. Any thread.
+void snapshots_beat(struct snapshots *s, uint64_t now_ms);
+uint64_t snapshots_last_beat_ms(const struct snapshots *s);
+
+// Fills the workers' part from the set. Writer's thread.
+void snapshot_fill_workers(struct snapshot *s, struct backends *backends);
