@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/types.h"
 
 #define CPU_INLINE static inline __attribute__((always_inline))
@@ -55,13 +59,28 @@ CPU_INLINE void vf_store_part(float *p, vf v, uint32_t n) {
     memcpy(p, t, n * sizeof *p);
 }
 
+// Zero-extends. The intrinsics do what __builtin_convertvector says; the compilers make several steps of that.
+CPU_INLINE vu vu_widen(vh h) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
+#elif defined(__AVX2__)
+    __m256i half[2] = {_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)h)),
+                       _mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)h, 1))};
+    vu u;
+    memcpy(&u, half, sizeof u);
+    return u;
+#else
+    return __builtin_convertvector(h, vu);
+#endif
+}
+
 CPU_INLINE vf vf_from_bf16(vh h) {
-    return (vf)(__builtin_convertvector(h, vu) << 16);
+    return (vf)(vu_widen(h) << 16);
 }
 
 // Exact for every value: subnormals come out right because the product with 2^112 is exact.
 CPU_INLINE vf vf_from_f16(vh h) {
-    vu u = __builtin_convertvector(h, vu);
+    vu u = vu_widen(h);
     vu sign = (u & 0x8000u) << 16;
     vu rest = (u & 0x7fffu) << 13;
     vf scaled = (vf)rest * vf_set(0x1p112f);

@@ -159,7 +159,7 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
                   ",\"restarts\":%" PRIu64 ",\"rounds\":%" PRIu64 ",\"tokens\":%" PRIu64
                   ",\"last_progress_ms\":%" PRIu64 ",\"uptime_s\":%" PRIu64 "}",
                   w->restarts, w->rounds, w->tokens, age_ms(w->last_progress_ms, now),
-                  age_ms(w->up_ms, now) / 1000);
+                  w->up_ms / 1000);
 }
 
 void api_status_workers(struct http_call *c) {

@@ -16,10 +16,12 @@ static int encode_line(const struct tokenizer *t, const char *line, size_t len, 
     json_error_t why;
     json_t *v = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     struct ids ids = {0};
-    int st = !json_is_string(v) ? err_set(e, ST_INVAL, "wanted a JSON string, found %s",
-                                          v ? "something else" : why.text)
-                                : tokenizer_encode(t, json_string_value(v), json_string_length(v),
-                                                   NULL, 0, &ids, e);
+    int st;
+    if (json_is_string(v))
+        st = tokenizer_encode(t, json_string_value(v), json_string_length(v), NULL, 0, &ids, e);
+    else
+        st =
+            err_set(e, ST_INVAL, "wanted a JSON string, found %s", v ? "something else" : why.text);
     strbuf_reset(out);
     strbuf_add_char(out, '[');
     for (size_t i = 0; i < ids.len; i++) strbuf_printf(out, i ? ", %u" : "%u", ids.v[i]);

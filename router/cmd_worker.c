@@ -57,7 +57,8 @@ static int ask_worker(char *program, struct strbuf *out, struct err *e) {
     int rc = posix_spawn(&pid, program, &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
-    int st = rc ? err_set(e, ST_IO, "run '%s': %s", program, strerror(rc)) : read_all(fds[0], out);
+    int st =
+        rc ? (int)err_set(e, ST_IO, "run '%s': %s", program, strerror(rc)) : read_all(fds[0], out);
     close(fds[0]);
     int status = 0;
     if (!rc && (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status)))
@@ -69,7 +70,7 @@ int cmd_count_devices(uint32_t *ret, struct err *e) {
     char *program = config_worker_program();
     struct strbuf out = {0};
     json_t *v = NULL;
-    int st = program ? ask_worker(program, &out, e) : err_set(e, ST_IO, "no /proc");
+    int st = program ? ask_worker(program, &out, e) : (int)err_set(e, ST_IO, "no /proc");
     if (!st && !(v = json_loadb(strbuf_str(&out), out.len, 0, NULL)))
         st = err_set(e, ST_CORRUPT, "--list-devices: wanted JSON, found %zu other bytes", out.len);
     if (!st) {

@@ -153,7 +153,7 @@ static bool decimal_id(const char *s, size_t len, uint32_t below, uint32_t *ret)
 static int read_one_bias(struct field_context *c, const char *key, const json_t *v,
                          struct apierr *e) {
     struct params *p = c->params;
-    char clip[APIERR_CLIP_BYTES], path[APIERR_PARAM_BYTES];
+    char clip[APIERR_CLIP_BYTES], path[APIERR_PARAM_BYTES + 32];
     apierr_clip(clip, key, strlen(key));
     snprintf(path, sizeof path, "logit_bias.%s", clip);
     uint32_t id;

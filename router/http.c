@@ -5,6 +5,7 @@
 #include "common/strbuf.h"
 #include "router/apierr.h"
 #include "router/listen.h"
+#include "router/metrics.h"
 #include "router/nonce.h"
 #include "router/send.h"
 
@@ -228,6 +229,8 @@ static void answer_wrong_method(struct http_call *c, const char *allow) {
     apierr_set(&e, APIERR_METHOD_NOT_ALLOWED, NULL, "the method must be one of %s, got %s", allow,
                apierr_clip(clip, c->req->input.method.base, c->req->input.method.len));
     struct strbuf body = {0};
+    c->facts.code = apierr_name(e.code);
+    metrics_error(listener_metrics(c->listener), e.code);
     apierr_body(&e, c->request_id, &body);
     send_reply(c, &SEND_HEAD(.status = 405, .content_type = "application/json", .allow = allow),
                body.p, body.len);

@@ -464,5 +464,7 @@ void listener_close(struct listener *l, void (*closed)(void *arg), void *arg) {
     l->closing += 2;
     uv_close((uv_handle_t *)&l->sweep, on_handle_closed);
     uv_close((uv_handle_t *)&l->prepare, on_handle_closed);
+    // The second GOAWAY may still be due; there is nobody left to get it, and h2o asserts that no timer is pending.
+    h2o_timeout_unlink(&l->ctx.http2._graceful_shutdown_timeout);
     h2o_context_dispose(&l->ctx);
 }

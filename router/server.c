@@ -158,12 +158,7 @@ static void on_frame(void *arg, struct backend *b, const struct frame *f) {
 static void on_state(void *arg, struct backend *b, enum backend_state old) {
     struct runner *r = arg;
     struct server *s = &r->s;
-    struct backend_info info;
     if (!s->backends) return; // the set is being made
-    backend_info(b, &info);
-    log_info("worker_state", "rank=%u from=%s to=%s generation=%u reason=\"%s\"", info.rank,
-             backend_state_name(old), backend_state_name(info.state), info.generation,
-             info.reason ? info.reason : "");
     bool ready = server_ready_workers(s) > 0;
     s->no_ready_since_ms = ready ? 0 : s->no_ready_since_ms ? s->no_ready_since_ms : mono_ms();
     s->ever_ready |= ready;

@@ -28,7 +28,8 @@ struct snapshot_worker {
     uint64_t kept_prefix_tokens;
     double fill_tokens_per_s, round_ms;
     uint64_t restarts, rounds, tokens, prompt_tokens;
-    uint64_t since_ms, last_progress_ms, up_ms; // monotonic
+    uint64_t since_ms, last_progress_ms; // monotonic
+    uint64_t up_ms;                      // since it joined
 };
 
 struct snapshot {

@@ -30,6 +30,7 @@ static void store(const struct linear_part *p, uint32_t row, uint32_t col, uint3
 CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t row, uint32_t rows,
                       uint32_t col, uint32_t end, const enum dtype d) {
     float v[DOT_ROWS * DOT_COLS_MAX];
+    uint64_t column = (uint64_t)j->k * dtype_bytes(d), ahead = column * 16;
     while (col < end) {
         uint32_t cols = dot_cols(rows, end - col);
         struct dot_operand o = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,
@@ -37,7 +38,8 @@ CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t
                                 .w = (const char *)cpu_ptr(p->w.data) +
                                      (uint64_t)col * j->k * dtype_bytes(d),
                                 .w_stride = j->k,
-                                .k = j->k};
+                                .k = j->k,
+                                .ahead = ahead};
         dot_tile_run(&o, rows, cols, d, v);
         store(p, row, col, rows, cols, v);
         col += cols;
