@@ -179,7 +179,8 @@ def case_40_a_worker_started_by_hand_outlives_its_router_and_joins_the_next():
 def a_worker_of_another_model_is_refused_and_named():
     with Server(command="router", wait_ready=False) as s:
         with FakeWorker(s, model="other") as w:
-            w.wait()
+            w.status = w.wait()
+            check(w.status != 0, "it ended as if all were well")
             check_in("model", w.log_text() + s.log_text(), "log")
         check_eq(s.get("/readyz").status, 503, "/readyz")
         check_eq(s.get("/livez").status, 200, "/livez")
