@@ -31,7 +31,7 @@ MODELS = {
 }
 PROMPTS = (1, 37, 200)
 GREEDY = 32
-# The engine is allowed 1e-4 of the range of the logits (about 1e-3): a draw must be decided by more than both sides' error.
+# The engine is allowed 1e-5 of the range of the logits (about 1e-4): a draw must be decided by more than both sides' error.
 MARGIN = 4e-3
 
 

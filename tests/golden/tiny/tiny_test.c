@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double TOLERANCE = 1e-4; // of the range of the logits
+static const double TOLERANCE = 1e-5; // of the range of the logits; fp32 rounding gives under 1e-6
 static const char *const models[] = {"dense", "multimodal", "sharp", "yarn"};
 enum { MODELS = sizeof models / sizeof models[0], VOCAB = 256, GREEDY_MAX = 64 };
 
@@ -89,7 +89,7 @@ TEST(logits_are_the_reference_s_at_every_stored_position) {
     }
 }
 
-/* The seeds were chosen so that every draw is decided by more than four times the tolerance. */
+/* The seeds were chosen so that every draw is decided by more than forty times the tolerance. */
 TEST(greedy_ids_are_the_reference_s) {
     for (int k = 0; k < MODELS; k++) {
         struct model m;
