@@ -2,6 +2,7 @@
 #include "common/err.h"
 #include "router/model.h"
 #include "router/text/tokenizer.h"
+#include "tests/lib/test.h"
 #include "tests/lib/tiny_tokenizer.h"
 
 #include <stdio.h>
