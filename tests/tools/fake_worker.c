@@ -21,6 +21,7 @@
  *     --mute                     never says HELLO
  *     --versions=LO-HI           of HELLO ("1-1")
  *     --once                     ends when the router goes; otherwise it dials the lobby again
+ *     --leash                    ends when the process that started it ends
  *
  * A reply ends with DONE(stop) at an id that VOCAB or the SUBMIT names as a stop id (that id is sent as well) or at the
  * end of its list, with DONE(length) at max_tokens. Given ids count as generated: a replay goes on behind them.
@@ -50,7 +51,7 @@ struct values {
     char *lobby, *token, *model, *name, *reply, *script, *garbage, *versions;
     int64_t rank, streams, context, per_round, fill_rounds, load_ms, die_after, exit;
     double rate;
-    bool silent, mute, once;
+    bool silent, mute, once, leash;
 };
 
 #define AT(member_) offsetof(struct values, member_)
@@ -75,6 +76,7 @@ static const struct setting table[] = {
     {"rate", SETTING_REAL, AT(rate), "0", 0, 1e6, NULL, "1/s", "ids of a stream"},
     {"silent", SETTING_BOOL, AT(silent), "off", 0, 0, NULL, NULL, "says nothing after HELLO"},
     {"mute", SETTING_BOOL, AT(mute), "off", 0, 0, NULL, NULL, "does not say HELLO"},
+    {"leash", SETTING_BOOL, AT(leash), "off", 0, 0, NULL, NULL, "ends with its parent"},
     {"once", SETTING_BOOL, AT(once), "off", 0, 0, NULL, NULL, "ends with its router"},
 };
 
@@ -536,7 +538,7 @@ static int run(struct fake *w) {
 // What the router expects of its children: gone when it is. Started by hand: SIGTERM and SIGINT end in good order.
 static int watch_signals(const struct fake *w) {
     sigset_t set;
-    if (w->v.token[0]) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (w->v.token[0] || w->v.leash) prctl(PR_SET_PDEATHSIG, SIGKILL);
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
@@ -555,7 +557,11 @@ int main(int argc, char **argv) {
     int st = settings_parse(&s, argc - 1, argv + 1, args, &count, &e);
     if (!st && count) st = err_set(&e, ST_INVAL, "wanted flags only, found '%s'", args[0]);
     free(args);
-    if (st) return fprintf(stderr, "fake_worker: %s\n", e.msg), 2;
+    if (st) {
+        fprintf(stderr, "fake_worker: %s\n", e.msg);
+        settings_fini(&s);
+        return 2;
+    }
     if (w.v.token[0]) w.v.once = true;
     w.script = w.v.script[0] ? fopen(w.v.script, "re") : NULL;
     w.streams = mem_calloc((size_t)w.v.streams, sizeof *w.streams);

@@ -8,8 +8,7 @@
  * The head is tied when there is no lm_head.weight, whatever the config says. Tensors of the vision tower (model.visual.,
  * visual.) and of the MTP head (mtp.) are recognised and counted; those of no part at all are counted as "other".
  *
- * Immutable once open, so any thread may read; the digest is made on the first call, by one thread. Data is a mapping:
- * pages are read when touched. */
+ * Immutable once open, so any thread may read. Data is a mapping: pages are read when touched. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

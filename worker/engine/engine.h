@@ -40,6 +40,20 @@ enum engine_fault {
     ENGINE_FAULT_END,
 };
 
+// Bounds of one request, and of a window.
+enum {
+    ENGINE_TOP_LOGPROBS_MAX = 20, // as the OpenAI API has it
+    ENGINE_STOP_IDS_MAX = 256,
+    ENGINE_WINDOW_ROWS_MAX = 32, // rows of one verify round of one stream
+    ENGINE_STREAMS_MAX = 1024,
+    ENGINE_ROUND_ROWS_MAX = 8192,
+};
+
+struct engine_region { // a part of the device arena, for the start-up report
+    const char *name;
+    uint64_t bytes;
+};
+
 struct engine_info {
     const char *model_type; // "qwen3_5"
     const char *device;     // "cpu", or the GPU's name
@@ -50,8 +64,11 @@ struct engine_info {
     uint64_t weights_bytes, kv_bytes, state_bytes, scratch_bytes;
     const char *checkpoint_digest;   // 64 hex digits
     const char *kv_rule, *rope_rule; // parts of the fingerprint, one line each
-    uint32_t threads;
+    const char *variant;             // of the backend's code: "avx512"; never changes a bit
+    uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    const struct engine_region *regions; // of the device arena, in its order
+    uint32_t regions_count;
 };
 
 struct engine_request { // everything is copied by engine_submit
@@ -92,12 +109,15 @@ int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *
 // The stream leaves before the next step; it has no further event. False: no such stream (it has ended).
 bool engine_cancel(struct engine *eng, uint64_t handle);
 
+// given ids that already hold the one that ends the reply make a stream that is filled and then ends without a draw; one
+// that ends it earlier than its last given id is ST_INVAL.
 enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
 
 struct engine_event { // one stream's share of a round
     uint64_t handle, tag;
-    uint32_t first;      // index of ids[0] among the stream's generated ids, given ones counted
-    const uint32_t *ids; // ids_count drawn in this round; none while the prompt is being filled
+    uint32_t first; // index of ids[0] among the stream's generated ids, given ones counted
+    const uint32_t
+        *ids; // ids_count drawn since the last event; none while the prompt is being filled
     uint32_t ids_count;
     uint32_t filled;                  // prompt (and given) rows whose state exists
     const float *logprobs;            // of the ids, or NULL; then
@@ -132,7 +152,9 @@ int engine_state_save(struct engine *eng, uint64_t handle, struct engine_state *
 void engine_state_free(struct engine_state *s); // NULL is fine
 uint32_t engine_state_rows(const struct engine_state *s);
 // Admits a stream that starts from the saved rows instead of row 0: the first engine_state_rows ids of
-// prompt + given must be those that the state was made from (checked, ST_INVAL).
+// prompt + given must be those that the state was made from, and at least one more must follow (checked, ST_INVAL).
+// With logits_hash, a state that reaches past the prompt must come from a stream with that prompt and logits_hash, since
+// the hash goes on from where it was (ST_INVAL).
 int engine_submit_from(struct engine *eng, const struct engine_state *s,
                        const struct engine_request *r, uint64_t *ret_handle, struct err *e);
 
@@ -140,8 +162,11 @@ int engine_submit_from(struct engine *eng, const struct engine_state *s,
  * asked for, [rows_count, vocab_size] row-major. Rows ascend. chunk 0: the engine's default. */
 int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e);
-/* Window: feeds ids behind a stream's rows without committing, as a verify round does, then keeps `keep` of them
- * and winds the rest back; logits of every fed row if ret is not NULL. The stream must be past its prompt and is
- * moved by the call exactly as `keep` serial steps would. For tests of rewind. */
+/* Window: feeds ids behind a stream's rows without committing, as a verify round does, then keeps `keep` of them and
+ * winds the rest back; logits of every fed row if ret is not NULL ([count, vocab_size]). The stream must be past its
+ * prompt. ids[0] is the id it drew last, which no row was fed with yet; the others are what might follow. The stream is
+ * moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and then what the last kept row gives; the next
+ * engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows than ENGINE_WINDOW_ROWS_MAX or than the
+ * stream has room for, another ids[0], or a kept id that would have ended the reply; ST_UNSUPPORTED with logprobs. */
 int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
                   uint32_t keep, float *ret, struct err *e);

@@ -130,6 +130,7 @@ struct setup {
     double progress_s, hello_s;
     char *flags[6]; // of spawned workers
     const char *model;
+    bool same_folder; // as the test before
 };
 
 static int set_up_try(const struct setup *u, struct err *e) {
@@ -137,7 +138,10 @@ static int set_up_try(const struct setup *u, struct err *e) {
     memset(&bed, 0, sizeof bed);
     snprintf(worker_path, sizeof worker_path, "%s/tests/tools/fake_worker",
              getenv("RAILYARD_BUILD") ? getenv("RAILYARD_BUILD") : "build");
-    snprintf(bed.dir, sizeof bed.dir, "%s/run", test_temp_dir());
+    // One folder for each test, so that one that fails does not stand in the way of the next.
+    static int folders;
+    folders += !u->same_folder;
+    snprintf(bed.dir, sizeof bed.dir, "%s/run%d", test_temp_dir(), folders);
     mkdir(bed.dir, 0700);
     snprintf(bed.lobby, sizeof bed.lobby, "ipc://%s/lobby.sock", bed.dir);
     uv_loop_init(&bed.loop);
@@ -201,8 +205,8 @@ static struct backend_info info(uint32_t r) {
 
 // Starts a fake worker by hand; the flags end with NULL. Its number among the guests is returned.
 static int guest(const char *flag, ...) {
-    char *argv[10] = {worker_path}, lobby[200];
-    int n = 1, slot = 0;
+    char *argv[10] = {worker_path, "--leash"}, lobby[200];
+    int n = 2, slot = 0;
     snprintf(lobby, sizeof lobby, "--lobby=%s", bed.lobby);
     argv[n++] = lobby;
     va_list ap;
@@ -712,7 +716,7 @@ TEST(at_the_end_a_stubborn_process_is_killed_and_a_guest_dials_again) {
     close_loop();
     CHECK_EQ(kill(bed.guests[g], 0), 0); // still there
     pid_t waiting = bed.guests[g];
-    set_up(&(struct setup){.ranks = 1}); // the next router, in the same folder
+    set_up(&(struct setup){.ranks = 1, .same_folder = true}); // the next router
     bed.guests[0] = waiting;
     RUN_UNTIL(backend_state(rank(0)) == BACKEND_READY);
     tear_down();

@@ -1,7 +1,8 @@
 /* A request from its body to its last event, over a worker and an h2o that this test plays: what is streamed and what
  * is whole are the same however rounds cut the ids, nothing is lost from the books, no frame reaches the wrong reply. */
 #include "tests/unit/router/fake_h2o.h"
-#include "tests/unit/router/tiny_tokenizer.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 #include "common/arena.h"
 #include "common/err.h"

@@ -2,7 +2,8 @@
 #include "common/err.h"
 #include "router/model.h"
 #include "router/text/tokenizer.h"
-#include "tests/unit/router/tiny_tokenizer.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

@@ -1,0 +1,65 @@
+/* cpu: what the files of the CPU backend share. They are compiled once per instruction set (CPU_VARIANT names it), each
+ * time with the same source and other flags; CPU_NAME keeps the symbols apart. Inside kernels/ only.
+ *
+ * An operation cuts its work into units that write disjoint outputs and gives them to the pool, or runs them at once when
+ * they are too little to share. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cpu_pool.h"
+#include "kernels/ops.h"
+#include "kernels/types.h"
+
+#ifndef CPU_VARIANT
+#define CPU_VARIANT base
+#endif
+#define CPU_PASTE2(a, b) a##_cpu_##b
+#define CPU_PASTE(a, b) CPU_PASTE2(a, b)
+#define CPU_NAME(op) CPU_PASTE(op, CPU_VARIANT)
+
+enum {
+    // Multiply-adds below which sharing costs more than it gives: a hand-over takes one to two microseconds.
+    CPU_SHARE_WORK = 20000,
+};
+
+struct cpu {
+    struct cpu_pool *pool;
+    uint32_t threads;
+};
+
+static inline void *cpu_ptr(devptr p) {
+    return (void *)(uintptr_t)p;
+}
+
+// work: multiply-adds, or what takes as long, of all units together.
+static inline void cpu_for(struct cpu *c, uint64_t work, uint32_t units, cpu_pool_fn *fn,
+                           void *arg) {
+    if (work >= CPU_SHARE_WORK && units > 1)
+        cpu_pool_run(c->pool, units, fn, arg);
+    else
+        for (uint32_t i = 0; i < units; i++) fn(arg, i, 0);
+}
+
+// Rows a unit when `rows` rows are shared by rows alone: about four units a thread.
+static inline uint32_t cpu_rows_per_unit(const struct cpu *c, uint32_t rows) {
+    uint32_t per = rows / (c->threads * 4);
+    return per ? per : 1;
+}
+
+struct ops; // the operations of one variant, without memory and name
+void CPU_NAME(ops_fill)(struct ops *o);
+
+void CPU_NAME(embed)(void *ctx, const struct embed_args *a);
+void CPU_NAME(rmsnorm)(void *ctx, const struct rmsnorm_args *a);
+void CPU_NAME(linear)(void *ctx, const struct linear_args *a);
+void CPU_NAME(swiglu)(void *ctx, const struct swiglu_args *a);
+void CPU_NAME(rope)(void *ctx, const struct rope_args *a);
+void CPU_NAME(kv_append)(void *ctx, const struct kv_append_args *a);
+void CPU_NAME(attn)(void *ctx, const struct attn_args *a);
+void CPU_NAME(conv)(void *ctx, const struct conv_args *a);
+void CPU_NAME(conv_store)(void *ctx, const struct conv_store_args *a);
+void CPU_NAME(delta_gates)(void *ctx, const struct delta_gates_args *a);
+void CPU_NAME(delta_norm)(void *ctx, const struct delta_norm_args *a);
+void CPU_NAME(delta_scan)(void *ctx, const struct delta_scan_args *a);
+void CPU_NAME(gated_norm)(void *ctx, const struct gated_norm_args *a);

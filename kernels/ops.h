@@ -1,0 +1,72 @@
+/* ops: the one table of device operations. The engine is written over it, once; a backend is a table.
+ *
+ * Memory is reached through the table alone (devptr is an integer). Operations are issued in order and may run behind
+ * the caller; read and sync wait for all before them. Arguments are copied at the call, arrays in host memory too
+ * (linear's parts). An operation does not fail: trouble of the device is kept and comes out of sync, once and for good.
+ *
+ * Exactness (kernels/kernels.md): each row's bits depend on that row, its own stream's state and the weights alone,
+ * never on the other rows of the call, the threads or the vector width. Each operation's header says its order.
+ *
+ * One thread, the engine's. Calls may use threads of their own inside. */
+#pragma once
+#include <stdint.h>
+
+#include "kernels/types.h"
+
+struct err;
+struct cpu_pool;
+struct attn_args;
+struct conv_args;
+struct conv_store_args;
+struct delta_gates_args;
+struct delta_norm_args;
+struct delta_scan_args;
+struct embed_args;
+struct gated_norm_args;
+struct kv_append_args;
+struct linear_args;
+struct rmsnorm_args;
+struct rope_args;
+struct swiglu_args;
+
+struct ops {
+    void *ctx;
+    const char *device;  // "cpu", or the GPU's name
+    const char *variant; // "avx512", "sm_90a": what was picked; never changes a bit on the CPU
+    void (*close)(void *ctx);
+
+    // Memory, zeroed. ST_NOMEM names what, wanted and left.
+    int (*alloc)(void *ctx, uint64_t bytes, const char *what, devptr *ret, struct err *e);
+    void (*free)(void *ctx, devptr p, uint64_t bytes);
+    uint64_t (*free_bytes)(void *ctx); // what a further alloc may take
+    void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
+    void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
+    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);
+    int (*sync)(void *ctx, struct err *e); // ST_DEVICE
+
+    // Weights of the checkpoint. weight_room: bytes of device memory that one takes, 0 where the device reads the
+    // host's mapping in place. weight_put makes it readable, at `room` if that is not 0; the mapping must outlive it.
+    uint64_t (*weight_room)(void *ctx, uint64_t bytes);
+    devptr (*weight_put)(void *ctx, devptr room, const void *host, uint64_t bytes);
+
+    void (*embed)(void *ctx, const struct embed_args *a);
+    void (*rmsnorm)(void *ctx, const struct rmsnorm_args *a);
+    void (*linear)(void *ctx, const struct linear_args *a);
+    void (*swiglu)(void *ctx, const struct swiglu_args *a);
+    void (*rope)(void *ctx, const struct rope_args *a);
+    void (*kv_append)(void *ctx, const struct kv_append_args *a);
+    void (*attn)(void *ctx, const struct attn_args *a);
+    void (*conv)(void *ctx, const struct conv_args *a);
+    void (*conv_store)(void *ctx, const struct conv_store_args *a);
+    void (*delta_gates)(void *ctx, const struct delta_gates_args *a);
+    void (*delta_norm)(void *ctx, const struct delta_norm_args *a);
+    void (*delta_scan)(void *ctx, const struct delta_scan_args *a);
+    void (*gated_norm)(void *ctx, const struct gated_norm_args *a);
+};
+
+// The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL
+// by name). The pool must outlive it.
+int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, struct err *e);
+void ops_close(struct ops *o); // zeroed is fine
+// Names of the variants this machine can run, narrowest first; the list ends with NULL.
+const char *const *ops_cpu_variants(void);

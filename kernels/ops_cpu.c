@@ -1,0 +1,156 @@
+/* ops_cpu: the CPU backend's table: host memory behind the door, and the choice of a variant. */
+#include "common/err.h"
+#include "common/mem.h"
+#include "kernels/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void ops_fill_cpu_base(struct ops *o);
+#ifdef CPU_HAVE_X86
+void ops_fill_cpu_avx2(struct ops *o);
+void ops_fill_cpu_avx512(struct ops *o);
+#endif
+
+static int cpu_alloc(void *ctx, uint64_t bytes, const char *what, devptr *ret, struct err *e) {
+    // Untouched pages cost nothing: a cache sized for the worst case takes memory as it fills.
+    void *p = bytes > SIZE_MAX / 2 ? MAP_FAILED
+                                   : mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return err_set(e, ST_NOMEM, "%s: no memory for %llu bytes", what,
+                       (unsigned long long)bytes);
+    *ret = (uintptr_t)p;
+    return ST_OK;
+}
+
+static void cpu_free(void *ctx, devptr p, uint64_t bytes) {
+    if (p) munmap(cpu_ptr(p), bytes ? bytes : 1);
+}
+
+static uint64_t read_number(const char *path, const char *key) {
+    unsigned long long n = UINT64_MAX;
+    char line[256];
+    FILE *f = fopen(path, "re");
+    if (!f) return UINT64_MAX;
+    while (fgets(line, sizeof line, f))
+        if (!key && sscanf(line, "%llu", &n) == 1)
+            break;
+        else if (key && !strncmp(line, key, strlen(key)) &&
+                 sscanf(line + strlen(key), "%llu", &n) == 1)
+            break;
+    fclose(f);
+    return n;
+}
+
+// What the kernel would give without swapping, and no more than what the control group allows.
+static uint64_t cpu_free_bytes(void *ctx) {
+    uint64_t kib = read_number("/proc/meminfo", "MemAvailable:");
+    uint64_t bytes = kib > UINT64_MAX / 1024 ? (uint64_t)1 << 32 : kib * 1024;
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", NULL);
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", NULL);
+    if (limit == UINT64_MAX || used == UINT64_MAX) return bytes;
+    uint64_t left = limit > used ? limit - used : 0;
+    return left < bytes ? left : bytes;
+}
+
+static void cpu_write(void *ctx, devptr dst, const void *src, uint64_t bytes) {
+    if (bytes) memcpy(cpu_ptr(dst), src, bytes);
+}
+
+static void cpu_read(void *ctx, void *dst, devptr src, uint64_t bytes) {
+    if (bytes) memcpy(dst, cpu_ptr(src), bytes);
+}
+
+static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
+    if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
+}
+
+static int cpu_sync(void *ctx, struct err *e) {
+    return ST_OK;
+}
+
+static uint64_t cpu_weight_room(void *ctx, uint64_t bytes) {
+    return 0;
+}
+
+static devptr cpu_weight_put(void *ctx, devptr room, const void *host, uint64_t bytes) {
+    return (uintptr_t)host;
+}
+
+static void cpu_close(void *ctx) {
+    free(ctx);
+}
+
+const char *const *ops_cpu_variants(void) {
+    static const char *const base[] = {"base", NULL};
+#ifdef CPU_HAVE_X86
+    static const char *const avx2[] = {"base", "avx2", NULL};
+    static const char *const avx512[] = {"base", "avx2", "avx512", NULL};
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return avx512;
+    if (__builtin_cpu_supports("avx2")) return avx2;
+#endif
+    return base;
+}
+
+static int pick_variant(const char *wanted, const char **ret, struct err *e) {
+    const char *const *names = ops_cpu_variants();
+    const char *widest = NULL;
+    for (; *names; names++) {
+        widest = *names;
+        if (wanted && !strcmp(wanted, *names)) break;
+    }
+    if (wanted && !*names)
+        return err_set(e, ST_INVAL, "CPU variant '%s': this machine runs up to '%s'", wanted,
+                       widest);
+    *ret = widest;
+    return ST_OK;
+}
+
+static void fill(struct ops *o, const char *variant) {
+#ifdef CPU_HAVE_X86
+    if (!strcmp(variant, "avx512")) {
+        ops_fill_cpu_avx512(o);
+        return;
+    }
+    if (!strcmp(variant, "avx2")) {
+        ops_fill_cpu_avx2(o);
+        return;
+    }
+#endif
+    ops_fill_cpu_base(o);
+}
+
+int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, struct err *e) {
+    const char *picked = NULL;
+    int st = pick_variant(variant, &picked, e);
+    if (st) return st;
+    struct cpu *c = mem_calloc(1, sizeof *c);
+    *c = (struct cpu){.pool = pool, .threads = cpu_pool_threads(pool)};
+    *ret = (struct ops){.ctx = c,
+                        .device = "cpu",
+                        .variant = picked,
+                        .close = cpu_close,
+                        .alloc = cpu_alloc,
+                        .free = cpu_free,
+                        .free_bytes = cpu_free_bytes,
+                        .write = cpu_write,
+                        .read = cpu_read,
+                        .copy = cpu_copy,
+                        .sync = cpu_sync,
+                        .weight_room = cpu_weight_room,
+                        .weight_put = cpu_weight_put};
+    fill(ret, picked);
+    return ST_OK;
+}
+
+void ops_close(struct ops *o) {
+    if (o->close) o->close(o->ctx);
+    *o = (struct ops){0};
+}

@@ -1,0 +1,18 @@
+/* ops_fill: the table of one variant. Compiled once per instruction set. */
+#include "kernels/cpu.h"
+
+void CPU_NAME(ops_fill)(struct ops *o) {
+    o->embed = CPU_NAME(embed);
+    o->rmsnorm = CPU_NAME(rmsnorm);
+    o->linear = CPU_NAME(linear);
+    o->swiglu = CPU_NAME(swiglu);
+    o->rope = CPU_NAME(rope);
+    o->kv_append = CPU_NAME(kv_append);
+    o->attn = CPU_NAME(attn);
+    o->conv = CPU_NAME(conv);
+    o->conv_store = CPU_NAME(conv_store);
+    o->delta_gates = CPU_NAME(delta_gates);
+    o->delta_norm = CPU_NAME(delta_norm);
+    o->delta_scan = CPU_NAME(delta_scan);
+    o->gated_norm = CPU_NAME(gated_norm);
+}

@@ -1,0 +1,276 @@
+/* engine: start, end, and what is asked between rounds. See engine.h. */
+#include "worker/engine/engine.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "kernels/cpu_pool.h"
+#include "worker/engine/engine_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int open_device(struct engine *eng, const struct engine_config *config, struct err *e) {
+    const char *backend = config->backend ? config->backend : "auto";
+    if (!strcmp(backend, "cuda"))
+        return err_set(e, ST_UNSUPPORTED,
+                       "backend: wanted auto or cpu in this build, found 'cuda'");
+    if (strcmp(backend, "auto") && strcmp(backend, "cpu"))
+        return err_set(e, ST_INVAL, "backend: wanted auto, cpu or cuda, found '%s'", backend);
+    int st = cpu_pool_new(&eng->pool, config->threads, e);
+    if (!st) st = ops_cpu_open(&eng->ops, eng->pool, NULL, e);
+    return st;
+}
+
+// The device arena: measured by budget_make, now carved for real.
+static int carve_block(struct engine *eng, struct err *e) {
+    struct carve c = {0};
+    model_carve(&eng->model, &c, &eng->round);
+    eng->block_bytes = carve_bytes(&c);
+    int st = eng->ops.alloc(eng->ops.ctx, eng->block_bytes, "engine arena", &eng->block, e);
+    if (st) return st;
+    c = (struct carve){.base = eng->block};
+    model_carve(&eng->model, &c, &eng->round);
+    for (uint32_t i = 0; i < c.regions_count; i++)
+        eng->regions[i] = (struct engine_region){c.regions[i].name, c.regions[i].bytes};
+    eng->info.regions = eng->regions;
+    eng->info.regions_count = c.regions_count;
+    return ST_OK;
+}
+
+static int load_weights(struct engine *eng, const struct engine_config *config, struct err *e) {
+    struct weights_load load = {.on_load = config->on_load,
+                                .arg = config->on_load_arg,
+                                .rope_freq = eng->model.freq,
+                                .rope_pairs = eng->model.rope.pairs};
+    return weights_fill(&eng->model.w, eng->ckpt, &eng->ops, &load, e);
+}
+
+static void make_streams(struct engine *eng) {
+    uint32_t n = eng->budget.streams_max, vocab = eng->vocab.size;
+    eng->streams = mem_calloc(n, sizeof *eng->streams);
+    eng->items = mem_calloc(n, sizeof *eng->items);
+    eng->events = mem_calloc(n, sizeof *eng->events);
+    for (uint32_t i = 0; i < n; i++) {
+        eng->streams[i].slot = i;
+        eng->streams[i].prompt_seen = mem_calloc(vocab, sizeof *eng->streams[i].prompt_seen);
+        eng->streams[i].generated = mem_calloc(vocab, sizeof *eng->streams[i].generated);
+    }
+}
+
+static void make_host(struct engine *eng) {
+    uint32_t threads = cpu_pool_threads(eng->pool), piece = eng->model.lim.head_rows_max;
+    eng->vocab.size = eng->model.w.head.rows;
+    eng->samplers = mem_calloc(threads, sizeof(struct sample *));
+    for (uint32_t i = 0; i < threads; i++) eng->samplers[i] = sample_new(eng->vocab.size);
+    eng->host_logits = mem_alloc((size_t)piece * eng->vocab.size * sizeof *eng->host_logits);
+    eng->groups = mem_calloc(piece, sizeof *eng->groups);
+    make_streams(eng);
+}
+
+static uint64_t region_bytes(const struct engine *eng, const char *name) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < eng->info.regions_count; i++)
+        if (!strcmp(eng->regions[i].name, name)) sum += eng->regions[i].bytes;
+    return sum;
+}
+
+static void fill_info(struct engine *eng) {
+    const struct model *m = &eng->model;
+    struct engine_info *info = &eng->info;
+    const char *kv = m->lim.kv_dtype == DTYPE_F32 ? "f32" : "bf16";
+    snprintf(eng->kv_rule, sizeof eng->kv_rule, "kv=%s state=f32 conv=f32", kv);
+    checkpoint_digest(eng->ckpt, eng->digest);
+    info->model_type = "qwen3_5";
+    info->device = eng->ops.device;
+    info->variant = eng->ops.variant;
+    info->vocab_size = eng->vocab.size;
+    info->context_max = eng->budget.context_max;
+    info->streams_max = eng->budget.streams_max;
+    info->chunk_tokens = eng->budget.chunk_tokens;
+    info->round_rows_max = eng->budget.round_rows_max;
+    info->layers = m->cfg->layers;
+    info->hidden = m->cfg->hidden;
+    info->kv_blocks_total = eng->budget.pages;
+    info->kv_block_tokens = KV_PAGE_TOKENS;
+    info->weights_bytes = m->w.bytes;
+    info->kv_bytes = region_bytes(eng, "kv blocks");
+    info->state_bytes = region_bytes(eng, "stream states");
+    info->scratch_bytes = region_bytes(eng, "scratch") + region_bytes(eng, "logits") +
+                          region_bytes(eng, "window record");
+    info->checkpoint_digest = eng->digest;
+    info->kv_rule = eng->kv_rule;
+    info->rope_rule = m->rope.text;
+    info->threads = cpu_pool_threads(eng->pool);
+    info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+}
+
+static int start(struct engine *eng, const struct engine_config *config, struct err *e) {
+    int st = open_device(eng, config, e);
+    if (!st) st = checkpoint_open(&eng->ckpt, config->model_dir, e);
+    if (!st) st = model_init(&eng->model, &eng->ops, eng->ckpt, e);
+    if (!st) st = budget_make(&eng->budget, &eng->model, &eng->round, config, e);
+    if (st) return st;
+    round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
+    st = carve_block(eng, e);
+    if (!st) st = load_weights(eng, config, e);
+    if (!st) st = kvpool_new(&eng->kv, eng->budget.pages, e);
+    if (st) return st;
+    make_host(eng);
+    fill_info(eng);
+    return ST_OK;
+}
+
+int engine_new(struct engine **ret, const struct engine_config *config, struct err *e) {
+    if (config->fault >= ENGINE_FAULT_END)
+        return err_set(e, ST_INVAL, "fault: wanted below %d, found %u", ENGINE_FAULT_END,
+                       config->fault);
+    struct engine *eng = mem_calloc(1, sizeof *eng);
+    int st = start(eng, config, e);
+    if (st) {
+        engine_free(eng);
+        return st;
+    }
+    eng->fault = config->fault;
+    eng->model.stale_conv = config->fault == ENGINE_FAULT_STALE_CONV;
+    *ret = eng;
+    return ST_OK;
+}
+
+static void free_streams(struct engine *eng) {
+    for (uint32_t i = 0; eng->streams && i < eng->budget.streams_max; i++) {
+        eng->streams[i].live = false;
+        stream_wipe(&eng->streams[i]);
+        free(eng->streams[i].prompt_seen);
+        free(eng->streams[i].generated);
+    }
+    free(eng->streams);
+    free(eng->items);
+    free(eng->events);
+}
+
+void engine_free(struct engine *eng) {
+    if (!eng) return;
+    free_streams(eng);
+    for (uint32_t i = 0; eng->samplers && i < cpu_pool_threads(eng->pool); i++)
+        sample_free(eng->samplers[i]);
+    free(eng->samplers);
+    free(eng->host_logits);
+    free(eng->groups);
+    free(eng->used_bits);
+    free(eng->stop_ids);
+    kvpool_free(eng->kv);
+    round_fini(&eng->round);
+    model_fini(&eng->model);
+    if (eng->block) eng->ops.free(eng->ops.ctx, eng->block, eng->block_bytes);
+    checkpoint_close(eng->ckpt);
+    ops_close(&eng->ops);
+    cpu_pool_free(eng->pool);
+    free(eng);
+}
+
+const struct engine_info *engine_info(struct engine *eng) {
+    eng->info.kv_blocks_used = kvpool_used(eng->kv);
+    return &eng->info;
+}
+
+static int check_vocab(const struct engine *eng, const struct engine_range *used,
+                       uint32_t used_count, const uint32_t *stop_ids, uint32_t stop_count,
+                       struct err *e) {
+    if (eng->handles) return err_set(e, ST_INVAL, "vocabulary: wanted before the first request");
+    if (!used_count) return err_set(e, ST_INVAL, "vocabulary: wanted ids in use, found none");
+    for (uint32_t i = 0; i < used_count; i++)
+        if (!used[i].count || (uint64_t)used[i].first + used[i].count > eng->vocab.size)
+            return err_set(e, ST_INVAL, "used[%u]: wanted ids below %u, found %u and %u more", i,
+                           eng->vocab.size, used[i].first, used[i].count);
+    for (uint32_t i = 0; i < stop_count; i++)
+        if (stop_ids[i] >= eng->vocab.size)
+            return err_set(e, ST_INVAL, "stop_ids[%u]: wanted below %u, found %u", i,
+                           eng->vocab.size, stop_ids[i]);
+    return ST_OK;
+}
+
+int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
+                     const uint32_t *stop_ids, uint32_t stop_count, struct err *e) {
+    int st = check_vocab(eng, used, used_count, stop_ids, stop_count, e);
+    if (st) return st;
+    free(eng->used_bits);
+    free(eng->stop_ids);
+    eng->used_bits = mem_calloc(ceil_div_u32(eng->vocab.size, 32), sizeof *eng->used_bits);
+    for (uint32_t i = 0; i < used_count; i++)
+        for (uint32_t id = used[i].first; id < used[i].first + used[i].count; id++)
+            eng->used_bits[id / 32] |= 1u << id % 32;
+    eng->stop_ids = mem_alloc(stop_count * sizeof *stop_ids);
+    if (stop_count) memcpy(eng->stop_ids, stop_ids, stop_count * sizeof *stop_ids);
+    eng->vocab.used_bits = eng->used_bits;
+    eng->vocab.stop_ids = eng->stop_ids;
+    eng->vocab.stop_count = stop_count;
+    return ST_OK;
+}
+
+struct stream *engine_find(struct engine *eng, uint64_t handle) {
+    for (uint32_t i = 0; i < eng->budget.streams_max; i++)
+        if (eng->streams[i].live && eng->streams[i].handle == handle) return &eng->streams[i];
+    return NULL;
+}
+
+static struct stream *idle_stream(struct engine *eng) {
+    for (uint32_t i = 0; i < eng->budget.streams_max; i++)
+        if (!eng->streams[i].live) return &eng->streams[i];
+    return NULL;
+}
+
+static int take_pages(struct engine *eng, struct stream *s, struct err *e) {
+    s->pages_count = ceil_div_u32(s->total, KV_PAGE_TOKENS);
+    s->pages = arena_alloc(&s->arena, s->pages_count * sizeof *s->pages);
+    if (kvpool_take(eng->kv, s->pages_count, s->pages))
+        return err_set(e, ST_FULL, "kv blocks: wanted %u, found %u of %u free", s->pages_count,
+                       kvpool_total(eng->kv) - kvpool_used(eng->kv), kvpool_total(eng->kv));
+    model_set_pages(&eng->model, s->slot, s->pages, s->pages_count);
+    return ST_OK;
+}
+
+int engine_admit(struct engine *eng, const struct engine_request *r, struct stream **ret,
+                 struct err *e) {
+    int st = stream_check(r, &eng->vocab, eng->budget.context_max, e);
+    if (st) return st;
+    struct stream *s = idle_stream(eng);
+    if (!s) return err_set(e, ST_FULL, "streams: all %u are taken", eng->budget.streams_max);
+    st = stream_open(s, r, &eng->vocab, eng->budget.context_max, e);
+    if (st) return st;
+    st = take_pages(eng, s, e);
+    if (st) {
+        stream_close(s);
+        return st;
+    }
+    s->handle = ++eng->handles;
+    s->submit_us = mono_us();
+    *ret = s;
+    return ST_OK;
+}
+
+void engine_release(struct engine *eng, struct stream *s) {
+    kvpool_give(eng->kv, s->pages, s->pages_count);
+    stream_close(s);
+}
+
+int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *ret_handle,
+                  struct err *e) {
+    struct stream *s;
+    int st = engine_admit(eng, r, &s, e);
+    if (!st) *ret_handle = s->handle;
+    return st;
+}
+
+bool engine_cancel(struct engine *eng, uint64_t handle) {
+    struct stream *s = engine_find(eng, handle);
+    if (s) engine_release(eng, s);
+    return s != NULL;
+}
+
+bool engine_idle(struct engine *eng) {
+    for (uint32_t i = 0; i < eng->budget.streams_max; i++)
+        if (eng->streams[i].live) return false;
+    return true;
+}

@@ -1,0 +1,58 @@
+/* engine_impl: the parts of struct engine, shared by the files that make it up (engine.c, step.c, state.c). */
+#pragma once
+#include "kernels/ops.h"
+#include "worker/engine/budget.h"
+#include "worker/engine/carve.h"
+#include "worker/engine/checkpoint.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/kvpool.h"
+#include "worker/engine/model_qwen3_5.h"
+#include "worker/engine/round.h"
+#include "worker/engine/sched.h"
+#include "worker/engine/stream.h"
+
+struct pick_group { // neighbouring picks of one stream, in one piece of the head
+    uint32_t slot, first, count;
+};
+
+struct engine {
+    struct checkpoint *ckpt;
+    struct cpu_pool *pool;
+    struct ops ops;
+    struct model model;
+    struct budget budget;
+    devptr block; // the arena
+    uint64_t block_bytes;
+    struct kvpool *kv;
+    struct round round;
+    struct sched sched;
+    uint32_t fault;
+    bool failed; // the device; nothing but engine_free works
+
+    struct stream *streams; // [streams_max], by slot
+    struct sched_item *items;
+    uint64_t handles; // given out
+    struct stream_vocab vocab;
+    uint32_t *used_bits, *stop_ids;
+
+    struct sample **samplers;  // one per thread of the pool
+    float *host_logits;        // [head_rows_max, V]
+    struct pick_group *groups; // [head_rows_max]
+    struct engine_event *events;
+    uint64_t rounds;
+
+    struct engine_info info;
+    struct engine_region regions[CARVE_REGIONS_MAX];
+    char digest[CHECKPOINT_DIGEST_HEX_BYTES], kv_rule[100];
+};
+
+// Slot and pages for a checked request; the stream is open and at row 0. ST_FULL, ST_INVAL.
+int engine_admit(struct engine *eng, const struct engine_request *r, struct stream **ret,
+                 struct err *e);
+void engine_release(struct engine *eng, struct stream *s); // gives slot and pages back
+struct stream *engine_find(struct engine *eng, uint64_t handle);
+
+// What to do with each piece of logits: rows picks[first] .. of the round, on the host.
+typedef void engine_logits_fn(void *arg, struct engine *eng, uint32_t first, uint32_t count);
+// Runs eng->round through the model and its picks through the head.
+int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e);

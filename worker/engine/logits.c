@@ -1,0 +1,123 @@
+/* logits: the forward without streams of the caller's: goldens, tools, windows. See engine.h. */
+#include "common/err.h"
+#include "common/num.h"
+#include "worker/engine/engine_impl.h"
+
+#include <string.h>
+
+struct sink {
+    float *out; // where the next row goes
+};
+
+static void sink_piece(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
+    struct sink *s = arg;
+    size_t n = (size_t)count * eng->vocab.size;
+    memcpy(s->out, eng->host_logits, n * sizeof *s->out);
+    s->out += n;
+}
+
+struct feed {
+    const uint32_t *ids, *rows;
+    uint32_t count, rows_count, chunk;
+};
+
+static int check_feed(struct engine *eng, const struct feed *f, struct err *e) {
+    if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    for (uint32_t i = 0; i < f->rows_count; i++)
+        if (f->rows[i] >= f->count || (i && f->rows[i] <= f->rows[i - 1]))
+            return err_set(e, ST_INVAL, "rows[%u]: wanted ascending below %u, found %u", i,
+                           f->count, f->rows[i]);
+    return ST_OK;
+}
+
+static int feed_all(struct engine *eng, const struct stream *s, const struct feed *f,
+                    struct sink *sink, struct err *e) {
+    uint32_t next = 0;
+    for (uint32_t pos = 0, n; pos < f->count; pos += n) {
+        n = min_u32(f->chunk, f->count - pos);
+        round_reset(&eng->round);
+        round_add(&eng->round, s->slot, pos, f->ids + pos, n, false);
+        for (; next < f->rows_count && f->rows[next] < pos + n; next++)
+            round_pick(&eng->round, f->rows[next] - pos);
+        int st = engine_forward(eng, sink_piece, sink, e);
+        if (st) return st;
+    }
+    return ST_OK;
+}
+
+int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
+                  const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e) {
+    struct feed f = {.ids = ids, .count = count, .rows = rows, .rows_count = rows_count};
+    f.chunk = min_u32(chunk ? chunk : eng->budget.chunk_tokens, eng->round.rows_max);
+    struct engine_request r = {.prompt = ids,
+                               .prompt_count = count,
+                               .max_tokens = 1,
+                               .sampling = {.top_p = 1, .repetition = 1},
+                               .top_logprobs = -1};
+    struct stream *s;
+    int st = check_feed(eng, &f, e);
+    if (!st) st = engine_admit(eng, &r, &s, e);
+    if (st) return st;
+    struct sink sink = {.out = ret};
+    st = feed_all(eng, s, &f, &sink, e);
+    engine_release(eng, s);
+    return st;
+}
+
+static int check_window(struct engine *eng, const struct stream *s, const uint32_t *ids,
+                        uint32_t count, uint32_t keep, struct err *e) {
+    if (!s) return err_set(e, ST_INVAL, "window: no such stream");
+    if (s->top_logprobs >= 0) return err_set(e, ST_UNSUPPORTED, "window: the stream has logprobs");
+    if (!stream_decoding(s) || s->finish || stream_pending(s) != 1)
+        return err_set(e, ST_INVAL, "window: wanted a stream that decodes");
+    uint32_t room = min_u32(s->total - s->rows, ENGINE_WINDOW_ROWS_MAX);
+    if (!count || count > room || keep > count || keep > s->total - s->count)
+        return err_set(e, ST_INVAL, "window: wanted 1 to %u rows, at most %u kept, found %u, %u",
+                       room, min_u32(count, s->total - s->count), count, keep);
+    if (ids[0] != s->ids[s->rows])
+        return err_set(e, ST_INVAL, "window: wanted the id drawn last, %u, found %u",
+                       s->ids[s->rows], ids[0]);
+    for (uint32_t i = 0; i < count; i++)
+        if (ids[i] >= eng->vocab.size ||
+            (i && i < keep && stream_ends_at(s, s->count - s->prompt_count + i - 1, ids[i])))
+            return err_set(e, ST_INVAL, "window: ids[%u]: %u is no id, or ends the reply", i,
+                           ids[i]);
+    return ST_OK;
+}
+
+struct window {
+    struct stream *s;
+    uint32_t keep;
+    float *ret; // NULL: not wanted
+};
+
+static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
+    struct window *w = arg;
+    uint32_t vocab = eng->vocab.size;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t row = eng->round.picks[first + i];
+        const float *logits = eng->host_logits + (size_t)i * vocab;
+        if (w->ret) memcpy(w->ret + (size_t)row * vocab, logits, vocab * sizeof *logits);
+        if (row < w->keep)
+            stream_row(w->s, &eng->vocab, eng->round.pos[row], logits, eng->samplers[0]);
+    }
+}
+
+int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
+                  uint32_t keep, float *ret, struct err *e) {
+    if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    struct stream *s = engine_find(eng, handle);
+    int st = check_window(eng, s, ids, count, keep, e);
+    if (st) return st;
+    for (uint32_t i = 1; i < keep; i++) stream_append(s, ids[i]);
+    round_reset(&eng->round);
+    round_add(&eng->round, s->slot, s->rows, ids, count, true);
+    for (uint32_t i = 0; i < (ret ? count : keep); i++) round_pick(&eng->round, i);
+    st = engine_forward(eng, window_piece, &(struct window){.s = s, .keep = keep, .ret = ret}, e);
+    if (st) return st;
+    struct run run = eng->round.runs[0];
+    run.count = keep;
+    model_commit(&eng->model, &run, 1);
+    s->rows += keep;
+    return eng->ops.sync(eng->ops.ctx, e);
+}

@@ -1,0 +1,427 @@
+/* model_qwen3_5: see model_qwen3_5.h. Shapes by the letters of docs/glossary.md: T rows of the round, D hidden, C conv channels. */
+#include "worker/engine/model_qwen3_5.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/num.h"
+#include "kernels/attn/attn.h"
+#include "kernels/attn/kv_append.h"
+#include "kernels/delta/conv.h"
+#include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_norm.h"
+#include "kernels/delta/delta_scan.h"
+#include "kernels/delta/gated_norm.h"
+#include "kernels/embed/embed.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mlp/swiglu.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/ops.h"
+#include "kernels/rope/rope.h"
+#include "worker/engine/carve.h"
+#include "worker/engine/checkpoint.h"
+#include "worker/engine/round.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { F32 = sizeof(float), DIM_STEP = 16, HEAD_DIM_MAX = 512, KEY_DIM_MAX = 256 };
+
+struct size_rule {
+    const char *name;
+    uint32_t value, step, max;
+};
+
+static int check_sizes(const struct model_config *c, struct err *e) {
+    const struct size_rule rules[] = {
+        {"head_dim", c->head_dim, DIM_STEP, HEAD_DIM_MAX},
+        {"linear_key_head_dim", c->linear_key_dim, 1, KEY_DIM_MAX},
+        {"linear_value_head_dim", c->linear_value_dim, DIM_STEP, UINT32_MAX},
+        {"linear_conv_kernel_dim", c->linear_conv, CONV_TAPS, CONV_TAPS},
+    };
+    for (uint32_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].value % rules[i].step || rules[i].value > rules[i].max)
+            return err_set(e, ST_UNSUPPORTED, "%s: wanted a multiple of %u up to %u, found %u",
+                           rules[i].name, rules[i].step, rules[i].max, rules[i].value);
+    if (c->moe)
+        return err_set(e, ST_UNSUPPORTED, "num_experts: wanted a dense model, found experts");
+    return ST_OK;
+}
+
+static void set_widths(struct model *m) {
+    const struct model_config *c = m->cfg;
+    m->q_width = c->heads * c->head_dim;
+    m->kv_width = c->kv_heads * c->head_dim;
+    m->key_width = model_config_linear_key_width(c);
+    m->value_width = model_config_linear_value_width(c);
+    m->channels = model_config_linear_conv_width(c);
+    m->full_layers = c->full_layers;
+    m->delta_layers = c->layers - c->full_layers;
+    m->conv_bytes = (uint64_t)(CONV_TAPS - 1) * m->channels * F32;
+    m->s_bytes = (uint64_t)m->value_width * c->linear_key_dim * F32;
+    m->slot_bytes = m->delta_layers * (m->conv_bytes + m->s_bytes);
+}
+
+int model_init(struct model *m, const struct ops *ops, const struct checkpoint *c, struct err *e) {
+    *m = (struct model){.ops = ops, .ckpt = c, .cfg = checkpoint_config(c)};
+    int st = checkpoint_check_shapes(c, e);
+    if (!st) st = check_sizes(m->cfg, e);
+    if (st) return st;
+    set_widths(m);
+    m->freq = mem_calloc(m->cfg->rope.rotary_dim / 2 + 1, sizeof *m->freq);
+    rope_rule_make(&m->rope, m->freq, &m->cfg->rope);
+    return ST_OK;
+}
+
+void model_fini(struct model *m) {
+    weights_fini(&m->w);
+    free(m->freq);
+    *m = (struct model){0};
+}
+
+static uint64_t page_bytes(const struct model *m) {
+    return (uint64_t)m->kv_width * KV_PAGE_TOKENS * dtype_bytes(m->lim.kv_dtype);
+}
+
+uint64_t model_kv_page_bytes(const struct model *m) {
+    return page_bytes(m) * 2 * m->full_layers;
+}
+
+// The mixers and the MLP never live together, so their rows lie over one another.
+static void carve_scratch(struct model *m, struct carve *c) {
+    uint64_t t = m->lim.rows_max, nv = m->cfg->linear_value_heads;
+    carve_begin(c, "scratch");
+    m->h = carve_take(c, t * m->cfg->hidden * F32);
+    m->x = carve_take(c, t * m->cfg->hidden * F32);
+    m->angles = carve_take(c, t * 2 * m->rope.pairs * F32);
+    uint64_t mark = carve_mark(c);
+    m->attn.qg = carve_take(c, t * m->q_width * 2 * F32);
+    m->attn.k = carve_take(c, t * m->kv_width * F32);
+    m->attn.v = carve_take(c, t * m->kv_width * F32);
+    m->attn.o = carve_take(c, t * m->q_width * F32);
+    carve_back(c, mark);
+    m->delta.m = carve_take(c, t * m->channels * F32);
+    m->delta.qkv = carve_take(c, t * m->channels * F32);
+    m->delta.z = carve_take(c, t * m->value_width * F32);
+    m->delta.o = carve_take(c, t * m->value_width * F32);
+    m->delta.a = carve_take(c, t * nv * F32);
+    m->delta.b = carve_take(c, t * nv * F32);
+    m->delta.gates = carve_take(c, t * 2 * nv * F32);
+    carve_back(c, mark);
+    m->mlp.gate = carve_take(c, t * m->cfg->intermediate * F32);
+    m->mlp.up = carve_take(c, t * m->cfg->intermediate * F32);
+    carve_join(c);
+}
+
+static void carve_record(struct model *m, struct carve *c) {
+    uint64_t rows = (uint64_t)m->delta_layers * m->lim.record_rows_max;
+    carve_begin(c, "window record");
+    m->rec_m = carve_take(c, rows * m->channels * F32);
+    m->rec_qkv = carve_take(c, rows * m->channels * F32);
+    m->rec_gates = carve_take(c, rows * 2 * m->cfg->linear_value_heads * F32);
+    m->commit_runs = carve_take(c, m->lim.record_rows_max * sizeof(struct run));
+}
+
+void model_carve(struct model *m, struct carve *c, struct round *r) {
+    weights_carve(&m->w, m->ckpt, m->ops, c, m->rope.pairs);
+    m->page_bytes = page_bytes(m);
+    carve_begin(c, "row and page tables");
+    round_carve(r, c);
+    m->page_table =
+        carve_take(c, (uint64_t)m->lim.slots * m->lim.pages_per_slot * sizeof(uint32_t));
+    carve_scratch(m, c);
+    carve_begin(c, "logits");
+    m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
+    m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
+    carve_record(m, c);
+    carve_begin(c, "stream states");
+    m->state = carve_take(c, m->lim.slots * m->slot_bytes);
+    carve_begin(c, "kv blocks");
+    m->kv = carve_take(c, m->lim.pages * model_kv_page_bytes(m));
+}
+
+void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count) {
+    devptr at = m->page_table + (uint64_t)slot * m->lim.pages_per_slot * sizeof *pages;
+    m->ops->write(m->ops->ctx, at, pages, count * sizeof *pages);
+}
+
+static void rmsnorm(struct model *m, devptr scale, uint32_t rows) {
+    m->ops->rmsnorm(m->ops->ctx, &(struct rmsnorm_args){.x = m->h,
+                                                        .scale = scale,
+                                                        .y = m->x,
+                                                        .rows = rows,
+                                                        .dim = m->cfg->hidden,
+                                                        .eps = (float)m->cfg->rms_norm_eps});
+}
+
+// h += x W^T
+static void add_linear(struct model *m, devptr x, const struct weight *w, uint32_t rows) {
+    m->ops->linear(
+        m->ops->ctx,
+        &(struct linear_args){
+            .x = x, .rows = rows, .parts_count = 1, .parts = {{.w = *w, .y = m->h, .add = true}}});
+}
+
+static struct kv_view kv_of(const struct model *m, uint32_t full_idx) {
+    devptr k = m->kv + (uint64_t)full_idx * 2 * m->lim.pages * m->page_bytes;
+    return (struct kv_view){.k = k,
+                            .v = k + (uint64_t)m->lim.pages * m->page_bytes,
+                            .table = m->page_table,
+                            .pages_per_slot = m->lim.pages_per_slot,
+                            .heads = m->cfg->kv_heads,
+                            .dim = m->cfg->head_dim,
+                            .dtype = m->lim.kv_dtype};
+}
+
+static void attn_mixer(struct model *m, const struct attn_weights *w, const struct round *r,
+                       uint32_t full_idx) {
+    struct kv_view kv = kv_of(m, full_idx);
+    m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .rows = r->rows,
+                                                      .parts_count = 3,
+                                                      .parts = {{.w = w->q, .y = m->attn.qg},
+                                                                {.w = w->k, .y = m->attn.k},
+                                                                {.w = w->v, .y = m->attn.v}}});
+    m->ops->kv_append(m->ops->ctx, &(struct kv_append_args){.rows = round_rows(r),
+                                                            .kv = kv,
+                                                            .qg = m->attn.qg,
+                                                            .k = m->attn.k,
+                                                            .v = m->attn.v,
+                                                            .angles = m->angles,
+                                                            .q_scale = w->q_scale,
+                                                            .k_scale = w->k_scale,
+                                                            .heads = m->cfg->heads,
+                                                            .pairs = m->rope.pairs,
+                                                            .eps = (float)m->cfg->rms_norm_eps});
+    m->ops->attn(m->ops->ctx, &(struct attn_args){.rows = round_rows(r),
+                                                  .kv = kv,
+                                                  .qg = m->attn.qg,
+                                                  .out = m->attn.o,
+                                                  .heads = m->cfg->heads,
+                                                  .scale = 1.0f / sqrtf((float)m->cfg->head_dim)});
+    add_linear(m, m->attn.o, &w->o, r->rows);
+}
+
+static devptr conv_state(const struct model *m, uint32_t delta_idx) {
+    return m->state + delta_idx * (m->conv_bytes + m->s_bytes);
+}
+
+static devptr record_of(const struct model *m, devptr base, uint32_t delta_idx, uint64_t width) {
+    return base + (uint64_t)delta_idx * m->lim.record_rows_max * width * F32;
+}
+
+// Keeps what a commit will need of the rows of recorded runs.
+static void record_rows(struct model *m, const struct round *r, uint32_t delta_idx) {
+    const struct ops *o = m->ops;
+    uint64_t c = (uint64_t)m->channels * F32, g = (uint64_t)2 * m->cfg->linear_value_heads * F32;
+    for (uint32_t i = 0; i < r->runs_count; i++) {
+        const struct run *run = &r->runs[i];
+        if (!run->record) continue;
+        uint64_t to = run->record - 1;
+        o->copy(o->ctx, record_of(m, m->rec_m, delta_idx, m->channels) + to * c,
+                m->delta.m + run->row * c, run->count * c);
+        o->copy(o->ctx, record_of(m, m->rec_qkv, delta_idx, m->channels) + to * c,
+                m->delta.qkv + run->row * c, run->count * c);
+        o->copy(o->ctx,
+                record_of(m, m->rec_gates, delta_idx, 2 * m->cfg->linear_value_heads) + to * g,
+                m->delta.gates + run->row * g, run->count * g);
+    }
+}
+
+static struct delta_scan_args scan_args(const struct model *m, uint32_t delta_idx) {
+    return (struct delta_scan_args){.state = conv_state(m, delta_idx) + m->conv_bytes,
+                                    .slot_stride = m->slot_bytes,
+                                    .key_heads = m->cfg->linear_key_heads,
+                                    .value_heads = m->cfg->linear_value_heads,
+                                    .key_dim = m->cfg->linear_key_dim,
+                                    .value_dim = m->cfg->linear_value_dim};
+}
+
+static void store_conv(struct model *m, uint32_t delta_idx, devptr runs, uint32_t runs_count,
+                       devptr inputs) {
+    m->ops->conv_store(m->ops->ctx,
+                       &(struct conv_store_args){.runs = runs,
+                                                 .runs_count = runs_count,
+                                                 .m = inputs,
+                                                 .state = conv_state(m, delta_idx),
+                                                 .slot_stride = m->slot_bytes,
+                                                 .channels = m->channels,
+                                                 .stale = m->stale_conv && delta_idx == 0});
+}
+
+// Projections and convolution: unit queries and keys, values, gates of all rows.
+static void delta_inputs(struct model *m, const struct delta_weights *w, const struct round *r,
+                         uint32_t delta_idx) {
+    const struct model_config *c = m->cfg;
+    m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .rows = r->rows,
+                                                      .parts_count = 4,
+                                                      .parts = {{.w = w->qkv, .y = m->delta.m},
+                                                                {.w = w->z, .y = m->delta.z},
+                                                                {.w = w->b, .y = m->delta.b},
+                                                                {.w = w->a, .y = m->delta.a}}});
+    m->ops->conv(m->ops->ctx, &(struct conv_args){.rows = round_rows(r),
+                                                  .m = m->delta.m,
+                                                  .w = w->conv,
+                                                  .y = m->delta.qkv,
+                                                  .state = conv_state(m, delta_idx),
+                                                  .slot_stride = m->slot_bytes,
+                                                  .channels = m->channels});
+    m->ops->delta_norm(
+        m->ops->ctx, &(struct delta_norm_args){.qkv = m->delta.qkv,
+                                               .rows = r->rows,
+                                               .channels = m->channels,
+                                               .key_heads = c->linear_key_heads,
+                                               .key_dim = c->linear_key_dim,
+                                               .q_scale = 1.0f / sqrtf((float)c->linear_key_dim)});
+    m->ops->delta_gates(m->ops->ctx, &(struct delta_gates_args){.a = m->delta.a,
+                                                                .b = m->delta.b,
+                                                                .neg_a = w->neg_a,
+                                                                .dt_bias = w->dt_bias,
+                                                                .gates = m->delta.gates,
+                                                                .rows = r->rows,
+                                                                .heads = c->linear_value_heads});
+}
+
+static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
+                        uint32_t delta_idx) {
+    delta_inputs(m, w, r, delta_idx);
+    if (r->record_rows) record_rows(m, r, delta_idx);
+    store_conv(m, delta_idx, r->dev_runs, r->runs_count, m->delta.m);
+    struct delta_scan_args scan = scan_args(m, delta_idx);
+    scan.runs = r->dev_runs;
+    scan.runs_count = r->runs_count;
+    scan.rows = r->rows;
+    scan.qkv = m->delta.qkv;
+    scan.gates = m->delta.gates;
+    scan.out = m->delta.o;
+    m->ops->delta_scan(m->ops->ctx, &scan);
+    m->ops->gated_norm(m->ops->ctx, &(struct gated_norm_args){.o = m->delta.o,
+                                                              .z = m->delta.z,
+                                                              .w = w->norm,
+                                                              .y = m->delta.o,
+                                                              .rows = r->rows,
+                                                              .heads = m->cfg->linear_value_heads,
+                                                              .dim = m->cfg->linear_value_dim,
+                                                              .eps = (float)m->cfg->rms_norm_eps});
+    add_linear(m, m->delta.o, &w->out, r->rows);
+}
+
+static void mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
+    m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .rows = rows,
+                                                      .parts_count = 2,
+                                                      .parts = {{.w = l->gate, .y = m->mlp.gate},
+                                                                {.w = l->up, .y = m->mlp.up}}});
+    m->ops->swiglu(m->ops->ctx, &(struct swiglu_args){.gate = m->mlp.gate,
+                                                      .up = m->mlp.up,
+                                                      .y = m->mlp.gate,
+                                                      .rows = rows,
+                                                      .dim = m->cfg->intermediate});
+    add_linear(m, m->mlp.gate, &l->down, rows);
+}
+
+void model_forward(struct model *m, const struct round *r) {
+    uint32_t full_idx = 0, delta_idx = 0;
+    round_write(r, m->ops);
+    m->ops->embed(
+        m->ops->ctx,
+        &(struct embed_args){.table = m->w.embed, .ids = r->dev_ids, .rows = r->rows, .x = m->h});
+    m->ops->rope(m->ops->ctx, &(struct rope_args){.pos = r->dev_pos,
+                                                  .freq = m->w.rope_freq,
+                                                  .angles = m->angles,
+                                                  .rows = r->rows,
+                                                  .pairs = m->rope.pairs,
+                                                  .scale = m->rope.scale});
+    for (uint32_t i = 0; i < m->w.layers_count; i++) {
+        const struct layer_weights *l = &m->w.layers[i];
+        rmsnorm(m, l->in_scale, r->rows);
+        if (l->full)
+            attn_mixer(m, &l->attn, r, full_idx++);
+        else
+            delta_mixer(m, &l->delta, r, delta_idx++);
+        rmsnorm(m, l->post_scale, r->rows);
+        mlp(m, l, r->rows);
+    }
+}
+
+void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count) {
+    m->ops->rmsnorm(m->ops->ctx,
+                    &(struct rmsnorm_args){.x = m->h,
+                                           .scale = m->w.final_scale,
+                                           .pick = r->dev_picks + first * sizeof(uint32_t),
+                                           .y = m->head_x,
+                                           .rows = count,
+                                           .dim = m->cfg->hidden,
+                                           .eps = (float)m->cfg->rms_norm_eps});
+    m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->head_x,
+                                                      .rows = count,
+                                                      .parts_count = 1,
+                                                      .parts = {{.w = m->w.head, .y = m->logits}}});
+}
+
+void model_commit(struct model *m, const struct run *runs, uint32_t count) {
+    uint32_t rows = 0, runs_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct run kept = runs[i];
+        if (!kept.count) continue;
+        kept.row = kept.record - 1;
+        kept.record = 0;
+        rows += kept.count;
+        m->ops->write(m->ops->ctx, m->commit_runs + runs_count++ * sizeof kept, &kept, sizeof kept);
+    }
+    for (uint32_t i = 0; runs_count && i < m->delta_layers; i++) {
+        struct delta_scan_args scan = scan_args(m, i);
+        scan.runs = m->commit_runs;
+        scan.runs_count = runs_count;
+        scan.rows = rows;
+        scan.qkv = record_of(m, m->rec_qkv, i, m->channels);
+        scan.gates = record_of(m, m->rec_gates, i, 2 * m->cfg->linear_value_heads);
+        m->ops->delta_scan(m->ops->ctx, &scan);
+        store_conv(m, i, m->commit_runs, runs_count, record_of(m, m->rec_m, i, m->channels));
+    }
+}
+
+/* Saved state: the slot's block, then for each attention layer keys and values of the pages in use, page after page. */
+uint64_t model_state_bytes(const struct model *m, uint32_t rows) {
+    return m->slot_bytes + ceil_div_u32(rows, KV_PAGE_TOKENS) * model_kv_page_bytes(m);
+}
+
+struct state_copy {
+    struct model *m;
+    const uint32_t *pages;
+    uint32_t slot, rows;
+    char *host;
+    bool to_host;
+};
+
+static void move(const struct state_copy *s, uint64_t *at, devptr p, uint64_t bytes) {
+    const struct ops *o = s->m->ops;
+    if (s->to_host)
+        o->read(o->ctx, s->host + *at, p, bytes);
+    else
+        o->write(o->ctx, p, s->host + *at, bytes);
+    *at += bytes;
+}
+
+static void state_copy(const struct state_copy *s) {
+    const struct model *m = s->m;
+    uint32_t pages = ceil_div_u32(s->rows, KV_PAGE_TOKENS);
+    uint64_t at = 0;
+    move(s, &at, m->state + s->slot * m->slot_bytes, m->slot_bytes);
+    for (uint32_t i = 0; i < m->full_layers; i++) {
+        struct kv_view kv = kv_of(m, i);
+        for (uint32_t p = 0; p < pages; p++) {
+            move(s, &at, kv.k + s->pages[p] * m->page_bytes, m->page_bytes);
+            move(s, &at, kv.v + s->pages[p] * m->page_bytes, m->page_bytes);
+        }
+    }
+}
+
+void model_state_read(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t rows,
+                      void *ret) {
+    state_copy(&(struct state_copy){m, pages, slot, rows, ret, true});
+}
+
+void model_state_write(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t rows,
+                       const void *p) {
+    state_copy(&(struct state_copy){m, pages, slot, rows, (char *)p, false});
+}

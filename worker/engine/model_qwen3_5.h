@@ -1,0 +1,81 @@
+/* model_qwen3_5: the forward of the dense model over the table of operations, and the device memory it works in.
+ *
+ * Per stream it keeps, in the slot of that stream: for each DeltaNet layer the matrix S of every value head and the last
+ * inputs of the convolution, in one block per slot (so that saving a state is one copy); for each attention layer keys
+ * and values in pages of one pool. A run that starts at position 0 starts from nothing, whatever the slot held.
+ * Engine thread only. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/types.h"
+#include "worker/engine/rope_rule.h"
+#include "worker/engine/weights.h"
+
+struct carve;
+struct checkpoint;
+struct err;
+struct model_config;
+struct ops;
+struct round;
+
+struct model_limits {
+    uint32_t rows_max;        // of a round
+    uint32_t slots, pages;    // streams; KV pages of them all
+    uint32_t pages_per_slot;  // of the longest stream
+    uint32_t head_rows_max;   // rows that go through the head at once
+    uint32_t record_rows_max; // of windows
+    enum dtype kv_dtype;
+};
+
+struct model {
+    const struct ops *ops;
+    const struct checkpoint *ckpt;
+    const struct model_config *cfg;
+    struct model_limits lim;
+    struct rope_rule rope;
+    float *freq; // [rope.pairs]
+    struct weights w;
+    bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
+    // derived widths
+    uint32_t q_width, kv_width, key_width, value_width, channels;
+    uint32_t full_layers, delta_layers;
+    uint64_t slot_bytes, conv_bytes, s_bytes; // state of a slot; of one layer in it
+    uint64_t page_bytes;                      // of one layer, keys alone
+    // device memory, by model_carve
+    devptr page_table, kv, state;
+    devptr h, x, angles;
+    struct {
+        devptr qg, k, v, o;
+    } attn;
+    struct {
+        devptr m, z, b, a, qkv, gates, o;
+    } delta;
+    struct {
+        devptr gate, up;
+    } mlp;
+    devptr head_x, logits;
+    devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
+    devptr commit_runs;
+};
+
+// ST_UNSUPPORTED names the size that the operations cannot take.
+int model_init(struct model *m, const struct ops *ops, const struct checkpoint *c, struct err *e);
+void model_fini(struct model *m); // zeroed is fine
+void model_carve(struct model *m, struct carve *c, struct round *r);
+uint64_t model_kv_page_bytes(const struct model *m); // of a page in all layers, keys and values
+void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);
+
+// Runs the rows of a round through all layers. States of runs without record advance.
+void model_forward(struct model *m, const struct round *r);
+// Logits of picks first .. first + count - 1 of the round last forwarded, into m->logits [count, V].
+void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count);
+// Advances the states of recorded runs by the rows each keeps. runs: slot, pos and record as in the round; count: kept.
+void model_commit(struct model *m, const struct run *runs, uint32_t count);
+
+// State of a slot at `rows` rows, as bytes on the host: model_state_bytes of them.
+uint64_t model_state_bytes(const struct model *m, uint32_t rows);
+void model_state_read(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t rows,
+                      void *ret);
+void model_state_write(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t rows,
+                       const void *p);

@@ -1,0 +1,32 @@
+/* round: the rows of one forward, gathered on the host and then put into the device's tables.
+ *
+ * Everything is allocated by round_init; adding never fails within the bounds given there. Engine thread only. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/types.h"
+
+struct carve;
+struct ops;
+
+struct round {
+    uint32_t rows_max, runs_max, picks_max;
+    uint32_t rows, runs_count, picks_count, record_rows;
+    uint32_t *ids, *slot, *pos; // [rows_max]
+    struct run *runs;           // [runs_max]
+    uint32_t *picks;            // [picks_max] rows that go through the head, ascending
+    devptr dev_ids, dev_slot, dev_pos, dev_runs, dev_picks;
+};
+
+void round_init(struct round *r, uint32_t rows_max, uint32_t runs_max);
+void round_fini(struct round *r);
+void round_carve(struct round *r, struct carve *c);
+void round_reset(struct round *r);
+// A run of count rows with ids at pos.. of the stream in slot. record: states stay as they are and the rows are recorded
+// behind those of earlier recorded runs. Returns the first row.
+uint32_t round_add(struct round *r, uint32_t slot, uint32_t pos, const uint32_t *ids,
+                   uint32_t count, bool record);
+void round_pick(struct round *r, uint32_t row); // in ascending order
+void round_write(const struct round *r, const struct ops *ops);
+struct rows round_rows(const struct round *r); // as operations take them

@@ -1,0 +1,165 @@
+/* step: one round: which rows, through the model, what their logits mean, what is told. See engine.h. */
+#include "common/err.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "kernels/cpu_pool.h"
+#include "worker/engine/engine_impl.h"
+
+#include <string.h>
+
+static float *logits_row(struct engine *eng, uint32_t idx) {
+    return eng->host_logits + (size_t)idx * eng->vocab.size;
+}
+
+int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e) {
+    struct round *r = &eng->round;
+    uint32_t piece = eng->model.lim.head_rows_max;
+    model_forward(&eng->model, r);
+    for (uint32_t first = 0; first < r->picks_count; first += piece) {
+        uint32_t count = min_u32(piece, r->picks_count - first);
+        model_head(&eng->model, r, first, count);
+        eng->ops.read(eng->ops.ctx, eng->host_logits, eng->model.logits,
+                      (uint64_t)count * eng->vocab.size * sizeof(float));
+        fn(arg, eng, first, count);
+    }
+    int st = eng->ops.sync(eng->ops.ctx, e);
+    eng->failed |= st != ST_OK;
+    return st;
+}
+
+static void pick_rows(struct engine *eng, const struct stream *s, uint32_t row, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (stream_wants_logits(s, s->rows + i)) round_pick(&eng->round, row + i);
+}
+
+// Fills eng->round with the rows whose turn it is.
+static uint32_t plan_round(struct engine *eng) {
+    uint32_t n = eng->budget.streams_max;
+    for (uint32_t i = 0; i < n; i++)
+        eng->items[i] = (struct sched_item){.pending = stream_pending(&eng->streams[i]),
+                                            .decoding = stream_decoding(&eng->streams[i])};
+    uint32_t rows =
+        sched_pick(&eng->sched, eng->items, n, eng->round.rows_max, eng->budget.chunk_tokens);
+    round_reset(&eng->round);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct stream *s = &eng->streams[i];
+        uint32_t count = eng->items[i].ret_rows;
+        if (!count) continue;
+        uint32_t row = round_add(&eng->round, i, s->rows, s->ids + s->rows, count, false);
+        pick_rows(eng, s, row, count);
+    }
+    return rows;
+}
+
+static uint32_t group_picks(struct engine *eng, uint32_t first, uint32_t count) {
+    const struct round *r = &eng->round;
+    uint32_t groups = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = r->slot[r->picks[first + i]];
+        if (!groups || eng->groups[groups - 1].slot != slot)
+            eng->groups[groups++] = (struct pick_group){.slot = slot, .first = i};
+        eng->groups[groups - 1].count++;
+    }
+    return groups;
+}
+
+struct draw_job {
+    struct engine *eng;
+    uint32_t first; // pick of the piece's row 0
+};
+
+static void draw_unit(void *arg, uint32_t unit, uint32_t thread) {
+    const struct draw_job *j = arg;
+    struct engine *eng = j->eng;
+    const struct pick_group *g = &eng->groups[unit];
+    for (uint32_t i = g->first; i < g->first + g->count; i++)
+        stream_row(&eng->streams[g->slot], &eng->vocab,
+                   eng->round.pos[eng->round.picks[j->first + i]], logits_row(eng, i),
+                   eng->samplers[thread]);
+}
+
+static void draw(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
+    if (eng->fault == ENGINE_FAULT_ULP && eng->round.runs_count > 1) {
+        uint32_t bits;
+        memcpy(&bits, eng->host_logits, sizeof bits);
+        bits ^= 1;
+        memcpy(eng->host_logits, &bits, sizeof bits);
+    }
+    cpu_pool_run(eng->pool, group_picks(eng, first, count), draw_unit,
+                 &(struct draw_job){.eng = eng, .first = first});
+}
+
+static void count_times(struct stream *s, uint64_t start_us, uint64_t now_us) {
+    if (!s->rounds++) s->start_us = start_us;
+    if (!s->first_us && s->count > s->prompt_count + s->given_count) s->first_us = now_us;
+}
+
+static void fill_end(struct engine_event *ev, const struct stream *s, uint64_t now_us) {
+    uint64_t start = s->start_us ? s->start_us : now_us, first = s->first_us ? s->first_us : now_us;
+    ev->prompt_count = s->prompt_count;
+    ev->cached_count = s->cached;
+    ev->completion_count = s->count - s->prompt_count;
+    ev->queue_us = start - s->submit_us;
+    ev->prefill_us = first - start;
+    ev->decode_us = now_us - first;
+    ev->rounds = s->rounds;
+    ev->logits_hash = s->hash;
+}
+
+static void add_event(struct engine *eng, struct engine_round *ret, struct stream *s,
+                      uint64_t now_us) {
+    uint32_t generated = s->count - s->prompt_count;
+    struct engine_event *ev = &eng->events[ret->count++];
+    *ev = (struct engine_event){
+        .handle = s->handle,
+        .tag = s->tag,
+        .first = s->emitted,
+        .ids = s->ids + s->prompt_count + s->emitted,
+        .ids_count = generated - s->emitted,
+        .filled = min_u32(s->rows, s->prompt_count + s->given_count),
+        .finish = stream_done(s) ? s->finish : ENGINE_RUNNING,
+        .stop_id = stream_done(s) ? s->stop_id : -1,
+    };
+    if (s->top_logprobs >= 0 && ev->ids_count) {
+        ev->logprobs = &s->logprob;
+        ev->top = s->top;
+    }
+    s->emitted = generated;
+    if (ev->finish) fill_end(ev, s, now_us);
+}
+
+// Rows are committed, events made, ended streams released (their ids stay readable until the next call).
+static void finish_round(struct engine *eng, struct engine_round *ret, uint64_t start_us) {
+    uint64_t now_us = mono_us();
+    for (uint32_t i = 0; i < eng->budget.streams_max; i++) {
+        struct stream *s = &eng->streams[i];
+        uint32_t fed = eng->items[i].ret_rows;
+        s->rows += fed;
+        if (fed) count_times(s, start_us, now_us);
+        if (!fed && !stream_done(s)) continue;
+        add_event(eng, ret, s, now_us);
+        if (stream_done(s)) engine_release(eng, s);
+    }
+    ret->round_us = (uint32_t)(now_us - start_us);
+}
+
+static void wipe_ended(struct engine *eng) {
+    for (uint32_t i = 0; i < eng->budget.streams_max; i++)
+        if (!eng->streams[i].live) stream_wipe(&eng->streams[i]);
+}
+
+int engine_step(struct engine *eng, struct engine_round *ret, struct err *e) {
+    if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    uint64_t start_us = mono_us();
+    wipe_ended(eng);
+    struct engine_round round = {.rows = plan_round(eng), .events = eng->events};
+    if (round.rows) {
+        int st = engine_forward(eng, draw, NULL, e);
+        if (st) return st;
+        eng->rounds++;
+    }
+    round.round = eng->rounds;
+    finish_round(eng, &round, start_us);
+    *ret = round;
+    return ST_OK;
+}

@@ -1,0 +1,59 @@
+/* weights: the tensors of a dense qwen3_5 text model, bound for the device.
+ *
+ * Matrices stay where the checkpoint maps them (or are moved once to a device without access to host memory); the small
+ * vectors are turned into what the operations read: 1 + w for zero-centred norms, -exp(A_log), conv taps side by side.
+ * Engine thread, at start only; the checkpoint must outlive it. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/types.h"
+
+struct carve;
+struct checkpoint;
+struct err;
+struct ops;
+
+struct attn_weights {
+    struct weight q, k, v, o; // q: per head head_dim rows of query, then of gate
+    devptr q_scale, k_scale;  // [head_dim] f32
+};
+
+struct delta_weights {
+    struct weight qkv, z, b, a, out;
+    devptr conv;           // [4, C] f32
+    devptr neg_a, dt_bias; // [NV] f32
+    devptr norm;           // [DV] f32
+};
+
+struct layer_weights {
+    bool full;
+    devptr in_scale, post_scale; // [D] f32
+    struct attn_weights attn;    // full
+    struct delta_weights delta;  // not full
+    struct weight gate, up, down;
+};
+
+struct weights {
+    struct weight embed, head; // the same matrix when tied
+    devptr final_scale;        // [D] f32
+    devptr rope_freq;          // [R/2] f32
+    uint32_t layers_count;
+    struct layer_weights *layers;
+    uint64_t bytes; // of the matrices
+};
+
+struct weights_load { // progress, and where rope's frequencies come from
+    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *arg;
+    const float *rope_freq;
+    uint32_t rope_pairs;
+};
+
+void weights_fini(struct weights *w); // zeroed is fine
+// Lays out what the weights need on the device. The checkpoint's shapes have been checked.
+void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,
+                   struct carve *carve, uint32_t rope_pairs);
+// Fills what was carved, and reads every page of the matrices once so that no round waits for a disk.
+int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,
+                 const struct weights_load *load, struct err *e);
