@@ -17,6 +17,7 @@ enum {
     BACKEND_REASON_BYTES = 512,
     BACKEND_URL_BYTES = 160,
     BACKEND_GUEST_LINGER_MS = 1000, // at stop: a guest gets that long to take its GOODBYE
+    BACKEND_CLOSE_MS = 5000,        // at stop: sockets get that long beyond the grace to close
     BACKEND_ORPHAN_MS = 5000, // a process of ours whose incarnation is over gets that long to end
 };
 
@@ -69,6 +70,7 @@ struct backends {
     struct arena scratch; // of the frame being handled
     uint32_t closing;     // sockets and the lobby, on their way
     bool stopping, stopped;
+    bool abandoned; // a socket did not close in time: what it may still touch is not freed
     uint64_t stop_by_ms, guests_by_ms; // mono
     void (*done)(void *arg);
     void *done_arg;

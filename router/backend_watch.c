@@ -145,8 +145,8 @@ static void check_joining(struct backend *b, uint64_t now) {
 static void watch(struct backend *b, uint64_t now) {
     start_if_due(b, now);
     check_joining(b, now);
-    if (b->peer && b->up) send_ping(b);
     if (b->peer && b->up) check_health(b);
+    if (b->peer && b->up) send_ping(b);
 }
 
 /* The end. */
@@ -171,6 +171,7 @@ static void try_complete_stop(struct backends *s) {
 
 void backend_after_close(void *arg) {
     struct backends *s = arg;
+    if (s->abandoned) return;
     s->closing--;
     try_complete_stop(s);
 }
@@ -182,6 +183,11 @@ static void hurry_stop(struct backends *s, uint64_t now) {
         if (b->child.running && now >= s->stop_by_ms) child_kill(&b->child, SIGKILL);
         if (b->peer && !b->child.running && now >= min_u64(s->stop_by_ms, s->guests_by_ms))
             backend_lose(b, "the router ends", BACKEND_STOPPED);
+    }
+    if (s->closing && now >= s->stop_by_ms + BACKEND_CLOSE_MS) {
+        log_error("sockets_stuck", "count=%u", s->closing);
+        s->abandoned = true;
+        s->closing = 0;
     }
     try_complete_stop(s);
 }

@@ -38,7 +38,8 @@ int fields_int(const json_t *v, const char *param, double min, double max, int64
     if (json_is_real(v) && x != floor(x))
         return apierr_set(e, APIERR_INVALID_TYPE, param, "%s must be an integer, got %.15g", param,
                           x);
-    bool fits = x >= -0x1p63 && x < 0x1p63;
+    // The nearest double of a large int64 may be 2^63 itself.
+    bool fits = json_is_integer(v) || (x >= -0x1p63 && x < 0x1p63);
     int64_t n = json_is_integer(v) ? json_integer_value(v) : fits ? (int64_t)x : 0;
     if (!fits || x < min || x > max) {
         snprintf(got, sizeof got, "%.17g", x);

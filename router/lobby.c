@@ -2,6 +2,7 @@
 #include "router/lobby.h"
 #include "common/arena.h"
 #include "common/err.h"
+#include "common/hangup.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
@@ -10,6 +11,7 @@
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +20,7 @@ enum { ANSWER_MS = 1000 };
 struct lobby {
     struct inbox *in;
     nng_socket sock;
+    char url[160];
     nng_aio *aio; // one operation at a time: receive, then send, then receive
     lobby_on_hello *on_hello;
     void *arg;
@@ -113,6 +116,7 @@ int lobby_open(struct lobby **ret, struct inbox *in, const char *url, lobby_on_h
     l->in = in;
     l->on_hello = on_hello;
     l->arg = arg;
+    snprintf(l->url, sizeof l->url, "%s", url);
     int rv = nng_rep0_open(&l->sock);
     if (!rv) rv = nng_socket_set_size(l->sock, NNG_OPT_RECVMAXSZ, FRAME_LOBBY_BYTES_MAX);
     if (!rv) rv = nng_aio_alloc(&l->aio, on_done, l);
@@ -130,8 +134,11 @@ int lobby_open(struct lobby **ret, struct inbox *in, const char *url, lobby_on_h
     return ST_OK;
 }
 
+// Who waits for an answer is hung up on first: see common/hangup.h.
 static void close_on_pool(uv_work_t *w) {
-    close_socket(w->data);
+    struct lobby *l = w->data;
+    hangup_url(l->url);
+    close_socket(l);
 }
 
 static void after_close(uv_work_t *w, int status) {

@@ -1,6 +1,7 @@
 /* peer: see peer.h. */
 #include "router/peer.h"
 #include "common/err.h"
+#include "common/hangup.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
 #include "router/inbox.h"
@@ -8,8 +9,11 @@
 #include <assert.h>
 #include <nng/nng.h>
 #include <nng/protocol/pair0/pair.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PEER_URL_BYTES = 160, PEER_HANGUP_MS = 2000 };
 
 struct out_item { // a message, or cancels still to be put into one
     struct out_item *next;
@@ -23,6 +27,7 @@ struct peer {
     nng_socket sock;
     nng_aio *recv_aio, *send_aio;
     uint32_t generation;
+    char url[PEER_URL_BYTES];
     struct peer_events events;
 
     struct out_item *first, *last;
@@ -34,6 +39,9 @@ struct peer {
     _Atomic size_t in_bytes;      // posted and not yet run
     atomic_bool paused;           // no receive is posted; the loop posts it again
     _Atomic uint32_t active_pipe; // the worker's; 0: none yet. Others that dial are refused by nng
+    uv_mutex_t lock;              // guards pipe_gone
+    uv_cond_t pipe_went;
+    bool pipe_gone;
 
     enum { PEER_OPEN, PEER_CLOSING, PEER_SHUT } state; // of the socket
     const char *why;                                   // it went down
@@ -100,6 +108,10 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev ev, void *arg) { // nng's thread
         if (atomic_compare_exchange_strong(&p->active_pipe, &none, id))
             inbox_post(p->in, run_up, p, NULL, 0);
     } else if (atomic_load(&p->active_pipe) == id) {
+        uv_mutex_lock(&p->lock);
+        p->pipe_gone = true;
+        uv_cond_signal(&p->pipe_went);
+        uv_mutex_unlock(&p->lock);
         inbox_post(p->in, run_down, p, NULL, 0);
     }
 }
@@ -209,6 +221,8 @@ static void peer_free(struct peer *p) {
         free(x);
     }
     strbuf_fini(&p->bytes);
+    uv_cond_destroy(&p->pipe_went);
+    uv_mutex_destroy(&p->lock);
     free(p);
 }
 
@@ -226,6 +240,9 @@ int peer_new(struct peer **ret, struct inbox *in, const char *url, uint32_t gene
     p->in = in;
     p->generation = generation;
     p->events = *events;
+    snprintf(p->url, sizeof p->url, "%s", url);
+    uv_mutex_init(&p->lock);
+    uv_cond_init(&p->pipe_went);
     int rv = nng_pair0_open(&p->sock);
     if (!rv) rv = nng_socket_set_size(p->sock, NNG_OPT_RECVMAXSZ, FRAME_BYTES_MAX);
     if (!rv) rv = nng_aio_alloc(&p->recv_aio, on_recv, p);
@@ -246,9 +263,22 @@ int peer_new(struct peer **ret, struct inbox *in, const char *url, uint32_t gene
     return ST_OK;
 }
 
+// Ends the connection and waits for its end, because a socket at rest is what nng can close: see common/hangup.h.
+static void end_connection(struct peer *p) {
+    uint64_t until = uv_hrtime() + (uint64_t)PEER_HANGUP_MS * 1000000;
+    if (!atomic_load(&p->active_pipe)) return;
+    uv_mutex_lock(&p->lock);
+    if (!p->pipe_gone) hangup_url(p->url);
+    for (uint64_t now; !p->pipe_gone && (now = uv_hrtime()) < until;)
+        uv_cond_timedwait(&p->pipe_went, &p->lock, until - now);
+    uv_mutex_unlock(&p->lock);
+}
+
 static void close_on_pool(uv_work_t *w) {
     struct peer *p = w->data;
-    if (p->recv_aio) close_socket(p);
+    if (!p->recv_aio) return; // a second time
+    end_connection(p);
+    close_socket(p);
 }
 
 static void after_close(uv_work_t *w, int status) {

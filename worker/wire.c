@@ -4,6 +4,7 @@
 #include "worker/wire.h"
 #include "common/arena.h"
 #include "common/err.h"
+#include "common/hangup.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/strbuf.h"
@@ -18,6 +19,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+enum { HANGUP_MS = 2000 };
 
 struct item {
     struct item *next;
@@ -396,6 +399,7 @@ static void linger(struct wire *w, uint32_t ms) {
 void wire_close(struct wire *w, uint32_t linger_ms) {
     if (!w) return;
     if (linger_ms) linger(w, linger_ms);
+    if (w->recv_aio && hangup_url(w->welcome.path)) linger(w, HANGUP_MS); // see common/hangup.h
     nng_close(w->sock);
     if (w->recv_aio) nng_aio_stop(w->recv_aio), nng_aio_free(w->recv_aio);
     if (w->send_aio) nng_aio_stop(w->send_aio), nng_aio_free(w->send_aio);
