@@ -1,5 +1,5 @@
 /* config: every setting of the router, in one table: flags, lines of --config, --help and the values at start
- * (docs/settings.md). Read once before any thread starts; constant afterwards. */
+ * (railyard serve --help). Read once before any thread starts; constant afterwards. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
