@@ -52,6 +52,7 @@ struct config {
     int64_t context, streams, threads, chunk;
     double memory_fraction;
     char *kv;
+    char *debug_fault;
 
     struct settings settings; // the table bound to this struct
     const char *model;        // MODEL of the command line, or NULL
