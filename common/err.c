@@ -22,11 +22,18 @@ static void cut_tail(char *msg) {
     msg[i] = '\0';
 }
 
+// Names and excerpts in a message can hold anything; a message is one line.
+static void keep_one_line(char *msg) {
+    for (; *msg; msg++)
+        if ((unsigned char)*msg < 0x20 || *msg == 0x7f) *msg = '?';
+}
+
 enum st err_setv(struct err *e, enum st st, const char *fmt, va_list ap) {
     if (!e) return st;
     e->st = st;
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
     cut_tail(e->msg);
+    keep_one_line(e->msg);
     return st;
 }
 
@@ -62,5 +69,6 @@ enum st err_prefix(struct err *e, const char *fmt, ...) {
     size_t n = strlen(e->msg);
     snprintf(e->msg + n, sizeof e->msg - n, ": %s", old);
     cut_tail(e->msg);
+    keep_one_line(e->msg);
     return e->st;
 }

@@ -1,7 +1,7 @@
 /* err: status codes, and the message that goes with one.
  *
  * A function that can fail returns an enum st (ST_OK is 0) and fills the struct err of its caller. The message
- * names the thing, what was wanted and what was found; it is one line, without a newline at its end.
+ * names the thing, what was wanted and what was found; it is one line: control characters in it become '?'.
  * Any thread; a struct err belongs to whoever holds it. */
 #pragma once
 #include <stdarg.h>

@@ -31,6 +31,13 @@ struct worker {
     uint32_t number;
 };
 
+// A thread's share of the units: neighbours, in order, so that what it fetched ahead serves itself. Who has finished his
+// own takes from the others'.
+struct share {
+    _Alignas(64) _Atomic uint32_t next;
+    uint32_t end;
+};
+
 struct cpu_pool {
     uint32_t threads;
     struct worker *workers; // threads - 1
@@ -38,12 +45,11 @@ struct cpu_pool {
     uint32_t job; // number of the last job; the caller's alone
     cpu_pool_fn *fn;
     void *arg;
-    uint32_t units;
+    struct share *shares;               // [threads]
     _Alignas(64) _Atomic uint32_t open; // number of the open job; 0: none
     _Atomic uint32_t wake;              // futex: changes with every job
     _Atomic uint32_t sleepers;
     _Atomic bool stop;
-    _Alignas(64) _Atomic uint32_t next; // unit to take
     _Alignas(64) _Atomic uint32_t inside;
 };
 
@@ -62,10 +68,22 @@ static void relax(void) {
 }
 
 static void take_units(struct cpu_pool *p, uint32_t number) {
-    for (;;) {
-        uint32_t unit = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (unit >= p->units) return;
-        p->fn(p->arg, unit, number);
+    for (uint32_t i = 0; i < p->threads; i++) {
+        struct share *share = &p->shares[(number + i) % p->threads];
+        for (;;) {
+            uint32_t unit = atomic_fetch_add_explicit(&share->next, 1, memory_order_relaxed);
+            if (unit >= share->end) break;
+            p->fn(p->arg, unit, number);
+        }
+    }
+}
+
+static void deal(struct cpu_pool *p, uint32_t units) {
+    uint32_t from = 0;
+    for (uint32_t i = 0; i < p->threads; i++) {
+        uint32_t end = (uint32_t)((uint64_t)units * (i + 1) / p->threads);
+        atomic_store_explicit(&p->shares[i].next, from, memory_order_relaxed);
+        p->shares[i].end = from = end;
     }
 }
 
@@ -128,8 +146,7 @@ void cpu_pool_run(struct cpu_pool *p, uint32_t units, cpu_pool_fn *fn, void *arg
     }
     p->fn = fn;
     p->arg = arg;
-    p->units = units;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    deal(p, units);
     if (++p->job == 0) p->job = 1;
     atomic_store(&p->open, p->job);
     wake_all(p);
@@ -166,6 +183,11 @@ int cpu_pool_new(struct cpu_pool **ret, uint32_t threads, struct err *e) {
     memset(p, 0, sizeof *p);
     p->threads = threads ? threads : cpus_allowed();
     p->workers = mem_calloc(p->threads, sizeof *p->workers);
+    p->shares = aligned_alloc(64, p->threads * sizeof *p->shares);
+    if (!p->shares) {
+        cpu_pool_free(p);
+        return err_set(e, ST_NOMEM, "no memory for the thread pool");
+    }
     for (uint32_t i = 0; i + 1 < p->threads; i++) {
         int st = start_worker(p, i, e);
         if (st) {
@@ -184,5 +206,6 @@ void cpu_pool_free(struct cpu_pool *p) {
     syscall(SYS_futex, &p->wake, FUTEX_WAKE_PRIVATE, (int)p->threads, NULL, NULL, 0);
     for (uint32_t i = 0; i < p->started; i++) pthread_join(p->workers[i].thread, NULL);
     free(p->workers);
+    free(p->shares);
     free(p);
 }

@@ -4,7 +4,7 @@
  * the caller; read and sync wait for all before them. Arguments are copied at the call, arrays in host memory too
  * (linear's parts). An operation does not fail: trouble of the device is kept and comes out of sync, once and for good.
  *
- * Exactness (docs/one_arithmetic.md): each row's bits depend on that row, its own stream's state and the weights alone,
+ * Exactness (kernels/kernels.md): each row's bits depend on that row, its own stream's state and the weights alone,
  * never on the other rows of the call, the threads or the vector width. Each operation's header says its order.
  *
  * One thread, the engine's. Calls may use threads of their own inside. */

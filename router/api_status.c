@@ -14,6 +14,7 @@
 #include "router/snapshot.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct snapshot *snapshot_of(const struct status_source *s) {
@@ -162,15 +163,18 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
                   w->up_ms / 1000);
 }
 
+static bool refuse_remote(struct http_call *c) {
+    if (listener_is_local(c->listener)) return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_FORBIDDEN, NULL,
+               "administration answers only on a loopback or unix listener");
+    send_reply_error(c, &e);
+    return true;
+}
+
 void api_status_workers(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
-    if (!listener_is_local(c->listener)) {
-        struct apierr e;
-        apierr_set(&e, APIERR_FORBIDDEN, NULL,
-                   "administration answers only on a loopback or unix listener");
-        send_reply_error(c, &e);
-        return;
-    }
+    if (refuse_remote(c)) return;
     struct strbuf body = {0};
     uint64_t now = mono_ms();
     bool any = false;
@@ -183,4 +187,25 @@ void api_status_workers(struct http_call *c) {
     }
     strbuf_add_char(&body, ']');
     reply_json(c, 200, &body);
+}
+
+void api_status_worker(struct http_call *c) {
+    const struct snapshot *shot = snapshot_of(c->app);
+    if (refuse_remote(c)) return;
+    h2o_iovec_t rest = http_path_rest(c);
+    for (uint32_t i = 0; i < shot->worker_count; i++) {
+        char rank[16];
+        int n = snprintf(rank, sizeof rank, "%u", shot->workers[i].rank);
+        if (!is_worker(&shot->workers[i]) || !h2o_memis(rest.base, rest.len, rank, (size_t)n))
+            continue;
+        struct strbuf body = {0};
+        add_worker(&body, &shot->workers[i], mono_ms());
+        reply_json(c, 200, &body);
+        return;
+    }
+    struct apierr e;
+    char clip[APIERR_CLIP_BYTES];
+    apierr_set(&e, APIERR_NOT_FOUND, NULL, "no worker has the rank '%s'",
+               apierr_clip(clip, rest.base, rest.len));
+    send_reply_error(c, &e);
 }

@@ -23,3 +23,4 @@ void api_status_health(struct http_call *c);
 void api_status_metrics(struct http_call *c);
 void api_status_version(struct http_call *c);
 void api_status_workers(struct http_call *c); // GET /admin/v1/workers
+void api_status_worker(struct http_call *c);  // GET /admin/v1/workers/{rank}

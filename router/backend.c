@@ -42,9 +42,7 @@ void backend_set_reason(struct backend *b, const char *fmt, ...) {
 /* The set. */
 
 static int open_loop_side(struct backends *s, struct err *e) {
-    int rv = inbox_open(&s->inbox, s->c.loop);
-    if (rv) return err_set(e, ST_IO, "async handle: %s", uv_strerror(rv));
-    rv = uv_timer_init(s->c.loop, &s->tick);
+    int rv = uv_timer_init(s->c.loop, &s->tick);
     assert(rv == 0); // never fails
     s->tick.data = s;
     snprintf(s->lobby_url, sizeof s->lobby_url, "ipc://%s/lobby.sock", s->c.run_dir);
@@ -56,10 +54,15 @@ static void on_async_closed(void *arg) {
     free(s);
 }
 
-// A set that never came to life: its two handles still have to leave through the loop.
-static void abandon(struct backends *s) {
-    uv_close((uv_handle_t *)&s->tick, NULL);
+static void on_abandoned_tick(uv_handle_t *h) {
+    struct backends *s = h->data;
     inbox_close(&s->inbox, on_async_closed, s);
+}
+
+// A set that never came to life: its two handles still have to leave through the loop, one after the other, since
+// libuv ends handles that close in one turn in the reverse order and the last one takes the set's memory with it.
+static void abandon(struct backends *s) {
+    uv_close((uv_handle_t *)&s->tick, on_abandoned_tick);
 }
 
 int backends_new(struct backends **ret, const struct backends_config *c, struct err *e) {
@@ -81,6 +84,11 @@ int backends_new(struct backends **ret, const struct backends_config *c, struct 
                                    .since_ms = mono_ms()};
     if (getrandom(&s->router_epoch, sizeof s->router_epoch, 0) != sizeof s->router_epoch)
         s->router_epoch = mono_ns();
+    int rv = inbox_open(&s->inbox, s->c.loop);
+    if (rv) {
+        free(s);
+        return err_set(e, ST_IO, "async handle: %s", uv_strerror(rv));
+    }
     int st = open_loop_side(s, e);
     if (st) return abandon(s), st;
     s->last_tick_ms = mono_ms();

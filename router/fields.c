@@ -6,6 +6,7 @@
 #include "router/body.h"
 #include "router/messages.h"
 #include "router/params.h"
+#include "router/text/bigint.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -31,14 +32,15 @@ static int out_of_range(const char *param, double min, double max, const char *g
 int fields_int(const json_t *v, const char *param, double min, double max, int64_t *ret,
                struct apierr *e) {
     char got[APIERR_CLIP_BYTES];
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (big) return out_of_range(param, min, max, apierr_clip(got, big, strlen(big)), e);
     if (!json_is_number(v)) return wrong_type(param, "an integer", v, e);
     double x = json_number_value(v);
     if (json_is_real(v) && x != floor(x))
         return apierr_set(e, APIERR_INVALID_TYPE, param, "%s must be an integer, got %.15g", param,
                           x);
-    bool fits = x >= -0x1p63 && x < 0x1p63;
+    // The nearest double of a large int64 may be 2^63 itself.
+    bool fits = json_is_integer(v) || (x >= -0x1p63 && x < 0x1p63);
     int64_t n = json_is_integer(v) ? json_integer_value(v) : fits ? (int64_t)x : 0;
     if (!fits || x < min || x > max) {
         snprintf(got, sizeof got, "%.17g", x);
@@ -49,7 +51,7 @@ int fields_int(const json_t *v, const char *param, double min, double max, int64
 }
 
 static int read_number(const json_t *v, const struct field *f, double *ret, struct apierr *e) {
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (!big && !json_is_number(v)) return wrong_type(f->name, "a number", v, e);
     double x = big ? strtod(big, NULL) : json_number_value(v);
     if (x < f->min || x > f->max) {
@@ -192,7 +194,7 @@ static int read_logit_bias(struct field_context *c, const json_t *v, struct apie
 
 // -2^63 .. 2^64-1, taken modulo 2^64.
 static int read_seed(struct field_context *c, const json_t *v, struct apierr *e) {
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (big) {
         char *end;
         size_t digits = strlen(big);

@@ -30,7 +30,7 @@ static bool matches(const struct http_endpoint *ep, h2o_iovec_t path) {
     const char *want = ep->path;
     for (int pass = 0; pass < 2; pass++) {
         size_t n = strlen(want);
-        if (path.len >= n && !memcmp(path.base, want, n) && (path.len == n || ep->prefix))
+        if (path.len >= n && !memcmp(path.base, want, n) && (path.len > n) == ep->prefix)
             return true;
         if (strncmp(want, "/v1/", 4)) return false;
         want += 3;

@@ -25,7 +25,7 @@ enum http_method { HTTP_GET = 1, HTTP_POST = 2 };
 
 struct http_endpoint {
     const char *path;
-    bool prefix; // matches path and all that follows
+    bool prefix; // path and something behind it
     enum http_method method;
     void (*handle)(struct http_call *c);
     const char *name; // for metrics and the access log: one of a fixed set

@@ -24,6 +24,7 @@ enum {
     SWEEP_MS = 250,
     SEND_BUFFER_BYTES = 64 << 10, // so that a client that does not read is felt at once
     BACKLOG = 4096,
+    BODY_SLACK_BYTES = 64 << 10,
     BODY_RATE_MIN = 1024, // bytes a second, measured after
     BODY_RATE_AFTER_S = 10,
     RESETS_MAX = 200, // of HTTP/2 streams on one connection within
@@ -337,8 +338,9 @@ static void setup_h2o(struct listener *l) {
     l->global.http1.req_timeout = (uint64_t)((c->keepalive_s + c->header_s + c->body_s) * 1000);
     l->global.http2.idle_timeout = (uint64_t)(c->keepalive_s * 1000);
     l->global.http2.graceful_shutdown_timeout = 0;
-    // A chunked body of just the limit would be refused there; http.c has the exact check.
-    l->global.max_request_entity_size = c->body_bytes_max + 1;
+    // Past its own limit h2o answers in plain text, before the handler. http.c has the exact limit and the proper
+    // answer; h2o's is only what stops a body that goes on and on.
+    l->global.max_request_entity_size = c->body_bytes_max + BODY_SLACK_BYTES;
     h2o_hostconf_t *host =
         h2o_config_register_host(&l->global, h2o_iovec_init(H2O_STRLIT("default")), 65535);
     h2o_pathconf_t *paths[] = {h2o_config_register_path(host, "/", 0), &host->fallback_path};

@@ -140,9 +140,15 @@ void metrics_worker_failed(struct metrics *m, uint32_t rank) {
     if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_failures[rank], 1);
 }
 
-void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds) {
-    if (rank < SNAPSHOT_WORKERS_MAX)
-        observe(&m->worker_rounds[rank], &worker_round_form, seconds, 1);
+void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds, uint64_t tokens) {
+    if (rank >= SNAPSHOT_WORKERS_MAX) return;
+    observe(&m->worker_rounds[rank], &worker_round_form, seconds, 1);
+    add(&m->worker_counts[rank].rounds, 1);
+    add(&m->worker_counts[rank].tokens, tokens);
+}
+
+void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tokens) {
+    if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_counts[rank].prompt_tokens, prompt_tokens);
 }
 
 // A name that could be a field's, else "other": it becomes a label.

@@ -84,7 +84,10 @@ void metrics_unknown_field(struct metrics *m, const char *name);
 // endpoint: one of the fixed set (http_endpoint.name), NULL for none.
 void metrics_http(struct metrics *m, const char *endpoint, int status, double seconds);
 void metrics_worker_failed(struct metrics *m, uint32_t rank);
-void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds);
+// One TOKENS frame: what it carried, for whichever streams. Counted here, not by the worker, so that the sums go on
+// over its restarts.
+void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds, uint64_t tokens);
+void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tokens);
 
 // The whole page, text format 0.0.4.
 void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,

@@ -264,15 +264,6 @@ static double progress_age(const struct snapshot_worker *w, uint64_t now) {
 static double restarts(const struct snapshot_worker *w, uint64_t now) {
     return (double)w->restarts;
 }
-static double rounds(const struct snapshot_worker *w, uint64_t now) {
-    return (double)w->rounds;
-}
-static double tokens(const struct snapshot_worker *w, uint64_t now) {
-    return (double)w->tokens;
-}
-static double prompt_tokens(const struct snapshot_worker *w, uint64_t now) {
-    return (double)w->prompt_tokens;
-}
 
 static const struct {
     const char *name, *type, *help;
@@ -288,10 +279,29 @@ static const struct {
     {"railyard_worker_fill_tokens_per_second", "gauge", "Measured fill rate", fill_rate},
     {"railyard_worker_last_progress_seconds", "gauge", "Since the last progress", progress_age},
     {"railyard_worker_restarts_total", "counter", "Starts after the first", restarts},
-    {"railyard_worker_rounds_total", "counter", "Rounds", rounds},
-    {"railyard_worker_tokens_total", "counter", "Generated tokens", tokens},
-    {"railyard_worker_prompt_tokens_total", "counter", "Filled prompt tokens", prompt_tokens},
 };
+
+static void worker_counter(struct page *p, const char *name, const char *help, const counter *first,
+                           size_t stride) {
+    family(p, name, "counter", help);
+    for (uint32_t i = 0; i < p->s->worker_count; i++) {
+        uint32_t rank = p->s->workers[i].rank;
+        const counter *c = (const counter *)(const void *)((const char *)first + rank * stride);
+        strbuf_printf(p->out, "%s{rank=\"%u\"} %" PRIu64 "\n", name, rank, counter_get(c));
+    }
+}
+
+static void worker_counters(struct page *p) {
+    size_t stride = sizeof p->m->worker_counts[0];
+    worker_counter(p, "railyard_worker_failures_total", "Workers lost unasked",
+                   p->m->worker_failures, sizeof p->m->worker_failures[0]);
+    worker_counter(p, "railyard_worker_rounds_total", "Rounds", &p->m->worker_counts[0].rounds,
+                   stride);
+    worker_counter(p, "railyard_worker_tokens_total", "Generated tokens",
+                   &p->m->worker_counts[0].tokens, stride);
+    worker_counter(p, "railyard_worker_prompt_tokens_total", "Filled prompt tokens",
+                   &p->m->worker_counts[0].prompt_tokens, stride);
+}
 
 static void workers(struct page *p) {
     family(p, "railyard_worker_state", "gauge", "1 for the state a worker is in");
@@ -307,10 +317,7 @@ static void workers(struct page *p) {
                           p->s->workers[i].rank,
                           worker_families[f].value(&p->s->workers[i], p->now_ms));
     }
-    family(p, "railyard_worker_failures_total", "counter", "Workers lost unasked");
-    for (uint32_t i = 0; i < p->s->worker_count; i++)
-        strbuf_printf(p->out, "railyard_worker_failures_total{rank=\"%u\"} %" PRIu64 "\n",
-                      p->s->workers[i].rank, counter_get(&p->m->worker_failures[i]));
+    worker_counters(p);
     family(p, worker_round_form.name, "histogram", worker_round_form.help);
     for (uint32_t i = 0; i < p->s->worker_count; i++) {
         char labels[32];

@@ -46,6 +46,9 @@ struct metrics {
     struct histogram http_seconds[METRIC_ENDPOINTS];
     struct histogram histograms[METRIC_HISTOGRAM_COUNT];
     counter worker_failures[SNAPSHOT_WORKERS_MAX];
+    struct {
+        counter rounds, tokens, prompt_tokens;
+    } worker_counts[SNAPSHOT_WORKERS_MAX];
     struct histogram worker_rounds[SNAPSHOT_WORKERS_MAX];
 
     pthread_mutex_t unknown_lock; // of the rest

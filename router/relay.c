@@ -200,12 +200,15 @@ static void note_filled(struct relay *r, struct request *q, uint32_t filled) {
     uint32_t n = min_u32(filled, (uint32_t)q->prompt.len);
     if (n <= q->filled) return;
     *unfilled_of(r, q) -= n - q->filled;
+    metrics_worker_filled(r->server->metrics, (uint32_t)q->rank, n - q->filled);
+    metrics_add(r->server->metrics, METRIC_PROMPT_TOKENS, n - q->filled);
     q->filled = n;
 }
 
 static void note_times(struct relay *r, struct request *q, uint32_t count) {
     struct metrics *m = r->server->metrics;
     uint64_t now = mono_us();
+    metrics_add(m, METRIC_GENERATION_TOKENS, count);
     if (!q->first_us) {
         q->first_us = now;
         metrics_observe(m, METRIC_FIRST_TOKEN_S, (double)(now - q->received_us) / 1e6, 1);
@@ -250,7 +253,9 @@ static bool take_entry(struct relay *r, struct backend *b, const struct frame_to
 }
 
 static void on_tokens(struct relay *r, struct backend *b, const struct frame_tokens *t) {
-    metrics_worker_round(r->server->metrics, backend_rank(b), (double)t->round_us / 1e6);
+    uint64_t tokens = 0;
+    for (uint32_t i = 0; i < t->count; i++) tokens += t->entries[i].ids.count;
+    metrics_worker_round(r->server->metrics, backend_rank(b), (double)t->round_us / 1e6, tokens);
     for (uint32_t i = 0; i < t->count; i++) {
         if (take_entry(r, b, &t->entries[i])) continue;
         backend_drop(b, "ids of a stream did not follow on one another");
@@ -335,5 +340,7 @@ void relay_on_lost(struct relay *r, struct backend *b, const char *reason) {
         request_fail(q, &e);
         failed++;
     }
-    log_warn("worker_lost", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed, reason);
+    if (failed)
+        log_warn("streams_failed", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed,
+                 reason);
 }

@@ -75,6 +75,7 @@ static void free_request(struct request *r) {
     reply_delta_fini(&r->delta);
     strbuf_fini(&r->reasoning);
     strbuf_fini(&r->content);
+    strbuf_fini(&r->chunk_head);
     arena_fini(&r->arena);
     free(r);
 }
@@ -90,8 +91,6 @@ static void over(struct request *r, enum metric how, enum metric_reason reason) 
         metrics_add(s->metrics, how, 1);
         metrics_success(s->metrics, reason);
         metrics_in_flight(s->metrics, -1);
-        metrics_add(s->metrics, METRIC_PROMPT_TOKENS, r->filled);
-        metrics_add(s->metrics, METRIC_GENERATION_TOKENS, r->ids.len);
     }
     // A pool thread still has it: after_prepare frees it.
     if (!r->preparing_on_pool) free_request(r);

@@ -9,9 +9,19 @@
 enum {
     QUERIES_MAX = 12, // of a unit: rows times heads
     DIM_MAX = 512,
-    PV_ROWS = DOT_ROWS >= 4 ? 4 : DOT_ROWS, // queries that share a value row in registers
-    PV_LANES = 4,                           // lane vectors of the output a query holds in registers
+    AHEAD_BYTES = 16384, // keys and values are fetched that far ahead, within a page and past it
 };
+
+// Sums of a block of queries that live in registers: queries that share a value row, lane vectors of each. A few queries
+// take more lanes, so that a value row is read in longer pieces.
+#if defined(__AVX512F__)
+enum { PV_MANY = 4, PV_MANY_LANES = 4, PV_FEW = 2, PV_FEW_LANES = 8, PV_ONE_LANES = 8 };
+#elif defined(__AVX2__)
+enum { PV_MANY = 2, PV_MANY_LANES = 2, PV_FEW = 2, PV_FEW_LANES = 2, PV_ONE_LANES = 4 };
+#else
+enum { PV_MANY = 1, PV_MANY_LANES = 2, PV_FEW = 1, PV_FEW_LANES = 2, PV_ONE_LANES = 2 };
+#endif
+enum { PV_ROWS_MAX = 4, PV_LANES_MAX = 8 };
 
 struct job {
     struct attn_args a;
@@ -47,7 +57,8 @@ CPU_INLINE void tile_scores(struct query *const *q, uint32_t count, const struct
                                     .x_stride = dim,
                                     .w = (const char *)t->k + (uint64_t)j * dim * dtype_bytes(d),
                                     .w_stride = dim,
-                                    .k = dim};
+                                    .k = dim,
+                                    .ahead = AHEAD_BYTES};
             dot_tile_run(&o, rows, cols, d, v);
             for (uint32_t i = 0; i < rows; i++)
                 for (uint32_t c = 0; c < cols; c++) ret[r + i][j + c] = v[i * cols + c] * a->scale;
@@ -74,17 +85,20 @@ static void tile_softmax(float *s, uint32_t n, float *ret_max, float *ret_sum) {
 }
 
 // Adds keys from .. to-1 of the tile to `lanes` vectors of `rows` outputs, in key order.
-CPU_INLINE void add_values(vf (*acc)[PV_LANES], const float *const *p, const void *v, uint64_t d0,
-                           uint32_t from, uint32_t to, uint32_t dim, const uint32_t rows,
-                           const uint32_t lanes, const enum dtype d) {
+CPU_INLINE void add_values(vf (*acc)[PV_LANES_MAX], const float *const *p, const void *v,
+                           uint64_t d0, uint32_t from, uint32_t to, uint32_t dim,
+                           const uint32_t rows, const uint32_t lanes, const enum dtype d) {
     for (uint32_t j = from; j < to; j++) {
-        vf value[PV_LANES];
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < lanes; i++)
-            value[i] = vf_load_dtype(v, (uint64_t)j * dim + d0 + i * LANES, d);
+        vf value[PV_LANES_MAX];
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < lanes; i++) {
+            uint64_t at = (uint64_t)j * dim + d0 + i * LANES;
+            __builtin_prefetch((const char *)v + at * dtype_bytes(d) + AHEAD_BYTES, 0, 2);
+            value[i] = vf_load_dtype(v, at, d);
+        }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (uint32_t i = 0; i < lanes; i++) acc[r][i] = acc[r][i] + value[i] * p[r][j];
     }
 }
@@ -99,22 +113,22 @@ CPU_INLINE void tile_values(struct query *const *q, const float (*p)[ATTN_TILE],
                             uint32_t dim, const uint32_t rows, const uint32_t lanes,
                             const enum dtype d) {
     uint32_t shared = keys[0];
-    const float *weights[PV_ROWS];
+    const float *weights[PV_ROWS_MAX];
     for (uint32_t r = 0; r < rows; r++) {
         shared = keys[r] < shared ? keys[r] : shared;
         weights[r] = p[r];
     }
     for (uint32_t d0 = 0; d0 < dim; d0 += lanes * LANES) {
-        vf acc[PV_ROWS][PV_LANES];
+        vf acc[PV_ROWS_MAX][PV_LANES_MAX];
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (uint32_t i = 0; i < lanes; i++) acc[r][i] = vf_set(0);
         add_values(acc, weights, t->v, d0, 0, shared, dim, rows, lanes, d);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++) {
             add_values(acc + r, weights + r, t->v, d0, shared, keys[r], dim, 1, lanes, d);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (uint32_t i = 0; i < lanes; i++) {
                 float *o = q[r]->acc + d0 + i * LANES;
                 vf_store(o, vf_load(o) * f[r].old + acc[r][i] * f[r].fresh);
@@ -127,11 +141,15 @@ CPU_INLINE void all_values(struct query *const *q, uint32_t count, const float (
                            const struct merge *f, const uint32_t *keys, const struct tile *t,
                            uint32_t dim, const enum dtype d) {
     uint32_t r = 0;
-    if (dim % (PV_LANES * LANES) == 0) {
-        for (; r + PV_ROWS <= count; r += PV_ROWS)
-            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_ROWS, PV_LANES, d);
-        for (; r < count; r++) tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, PV_LANES, d);
-    }
+    if (dim % (PV_MANY_LANES * LANES) == 0)
+        for (; r + PV_MANY <= count; r += PV_MANY)
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_MANY, PV_MANY_LANES, d);
+    if (dim % (PV_FEW_LANES * LANES) == 0)
+        for (; r + PV_FEW <= count; r += PV_FEW)
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_FEW, PV_FEW_LANES, d);
+    if (dim % (PV_ONE_LANES * LANES) == 0)
+        for (; r < count; r++)
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, PV_ONE_LANES, d);
     for (; r < count; r++) tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, 1, d);
 }
 

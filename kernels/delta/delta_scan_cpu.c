@@ -5,7 +5,7 @@
 #include "kernels/cpu_vec.h"
 #include "kernels/delta/delta_scan.h"
 
-enum { VECTORS_MAX = 2, KEY_DIM_MAX = 256 };
+enum { VECTORS_MAX = 2, KEY_DIM_MAX = 256, AHEAD_BLOCKS = 4 }; // a state is fetched two units ahead
 
 struct token {
     const float *q, *k, *v; // v: the unit's columns
@@ -21,7 +21,9 @@ CPU_INLINE void step(float *const *s, const struct token *t, uint32_t key_dim, c
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 2
         for (uint32_t i = 0; i < n; i++) {
-            vf row = vf_load(s[i] + (uint64_t)k * LANES);
+            const float *at = s[i] + (uint64_t)k * LANES;
+            __builtin_prefetch(at + (uint64_t)AHEAD_BLOCKS * key_dim * LANES, 1, 2);
+            vf row = vf_load(at);
             mk[i] = mk[i] + row * t->k[k];
             mq[i] = mq[i] + row * t->q[k];
         }

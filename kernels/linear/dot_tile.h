@@ -20,7 +20,7 @@ struct dot_operand {
     const void *w;
     uint64_t w_stride; // elements between two columns' weights
     uint32_t k;
-    uint64_t ahead; // bytes from a weight to the one to fetch into the cache meanwhile; 0: none
+    uint64_t ahead; // bytes from a weight to the one to fetch meanwhile; 0: none worth it
 };
 
 CPU_INLINE void dot_store(const vf *acc, uint32_t count, float *ret) {
@@ -44,7 +44,7 @@ CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             uint64_t at = c * o->w_stride + k;
-            __builtin_prefetch((const char *)o->w + at * dtype_bytes(d) + o->ahead, 0, 3);
+            __builtin_prefetch((const char *)o->w + at * dtype_bytes(d) + o->ahead, 0, 2);
             w[c] = vf_load_dtype(o->w, at, d);
         }
 #pragma GCC unroll 8

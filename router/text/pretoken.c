@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "common/strbuf.h"
+#include "router/text/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
@@ -17,6 +18,7 @@ enum {
     STEPS_BASE = 10000000, // PCRE2's own default
     STEPS_PER_BYTE = 64,   // a run of n blanks costs a few n
     HEAP_KIB_MAX = 256 << 10,
+    FOUND_BYTES = 12, // of the pattern, in a message
     JIT_STACK_MIN = 32 << 10,
     JIT_STACK_MAX = 8 << 20,
 };
@@ -60,10 +62,12 @@ struct reading { // of the file's pattern, into PCRE2's
 };
 
 static int refuse(const struct reading *r, struct err *e) {
+    const char *found = r->pattern + r->i;
+    size_t shown = strnlen(found, FOUND_BYTES);
     return err_set(e, ST_UNSUPPORTED,
                    "wanted a regex of literals, classes, groups and quantifiers known to mean the "
-                   "same in PCRE2, found '%.12s' at offset %zu",
-                   r->pattern + r->i, r->i);
+                   "same in PCRE2, found '%.*s' at offset %zu",
+                   (int)utf8_valid(found, shown), found, r->i);
 }
 
 static void take(struct reading *r, size_t bytes) {

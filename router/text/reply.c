@@ -87,6 +87,7 @@ static void put_reasoning(struct reply *r, const char *c, size_t len, struct rep
 }
 
 static void put_hit(struct reply *r, const struct stop *hit, struct reply_delta *out) {
+    assert(r->held.len >= hit->len);
     r->hit = hit;
     strbuf_add(&out->content, r->held.p, r->held.len - (r->include_stop ? 0 : hit->len));
     strbuf_reset(&r->held);

@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/sha256.h"
+#include "router/text/utf8.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -144,8 +145,8 @@ static int read_config_template(const char *path, char **ret, size_t *ret_len, s
     json_t *config = json_loadb(text, len, 0, &je);
     free(text);
     if (!config)
-        return err_set(e, ST_CORRUPT, "'%s': wanted JSON, found at line %d: %s", path, je.line,
-                       je.text);
+        return err_set(e, ST_CORRUPT, "'%s': wanted JSON, found at line %d: %.*s", path, je.line,
+                       (int)utf8_valid(je.text, strlen(je.text)), je.text);
     const json_t *t = config_template(config);
     if (json_is_string(t)) {
         *ret_len = json_string_length(t);

@@ -12,7 +12,9 @@ struct err;
 struct ids;
 struct tokenizer; // defined in tokenizer.c
 
-enum { TOKENIZER_INPUT_BYTES_MAX = 1 << 30 }; // of one text; the router's own limits are far below
+enum {
+    TOKENIZER_INPUT_BYTES_MAX = 256 << 20
+}; // of one text: three times as much still has 31-bit offsets
 
 // path: the tokenizer.json itself. Every refusal names the file, the key, what was wanted and found.
 int tokenizer_open(struct tokenizer **ret, const char *path, struct err *e);
@@ -27,7 +29,8 @@ struct text_span { // bytes [first, first + len) of a text
 
 // Appends the ids of text to out. An added token is recognised only where it touches no byte of a plain span (spans
 // ascend and do not overlap): so client text that spells a control token stays text, while all else is cut just as
-// if the whole were one string. ST_INVAL: not UTF-8, with the byte offset.
+// if the whole were one string. ST_INVAL: not UTF-8, with the byte offset. ST_UNSUPPORTED: the
+// regex takes too many steps on this text (Qwen's does on none). After a failure out is as before.
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                      const struct text_span *plain, size_t plain_count, struct ids *out,
                      struct err *e);

@@ -26,13 +26,17 @@ struct file {
     struct err *e;
 };
 
+// How much of a text to show: whole characters, at most max bytes.
+static int shown(const char *text, size_t max) {
+    return (int)utf8_valid(text, strnlen(text, max));
+}
+
 static int refuse(const struct file *f, enum st st, const char *key, const char *wanted,
                   const json_t *found) {
     char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    size_t len = text ? strlen(text) : 0;
-    if (len > FOUND_CHARS) len = utf8_valid(text, FOUND_CHARS);
+    int len = text ? shown(text, FOUND_CHARS) : 0;
     err_set(f->e, st, "tokenizer file '%s': %s: wanted %s, found %.*s%s", f->name, key, wanted,
-            text ? (int)len : 7, text ? text : "nothing", text && text[len] ? "..." : "");
+            text ? len : 7, text ? text : "nothing", text && text[len] ? "..." : "");
     free(text);
     return st;
 }
@@ -98,7 +102,7 @@ static int check_object(const struct file *f, const char *where, const json_t *o
         size_t i = 0;
         while (i < count && strcmp(rules[i].key, name)) i++;
         if (i < count) continue;
-        snprintf(key, sizeof key, "%s%s%.40s", where, *where ? "." : "", name);
+        snprintf(key, sizeof key, "%s%s%.*s", where, *where ? "." : "", shown(name, 40), name);
         return unsupported(f, key, "no such key (it may change what the file means)", v);
     }
     return ST_OK;
@@ -253,7 +257,7 @@ static int id_of(const struct file *f, const char *where, const json_t *v, uint3
 }
 
 static void word_key(char buf[KEY_CHARS], const char *word) {
-    snprintf(buf, KEY_CHARS, "model.vocab[\"%.60s\"]", word);
+    snprintf(buf, KEY_CHARS, "model.vocab[\"%.*s\"]", shown(word, 60), word);
 }
 
 static int vocab_top(const struct file *f, uint32_t *ret) {
@@ -445,8 +449,8 @@ int tokenizer_file_parse(const char *name, const char *text, size_t len,
     struct file f = {.name = name, .parts = ret, .e = e};
     f.root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
     if (!f.root)
-        return err_set(e, ST_CORRUPT, "tokenizer file '%s': wanted JSON, found at line %d: %s",
-                       name, je.line, je.text);
+        return err_set(e, ST_CORRUPT, "tokenizer file '%s': wanted JSON, found at line %d: %.*s",
+                       name, je.line, shown(je.text, sizeof je.text), je.text);
     int st = read_all(&f);
     json_decref(f.root);
     if (st) tokenizer_parts_fini(ret);

@@ -183,6 +183,7 @@ class Process:
         self.dir = tempfile.mkdtemp(prefix="ry-")  # short: socket paths have at most 107 bytes
         self.log = os.path.join(self.dir, "log")
         self.ended_well = None
+        self.status = 0  # that a test wants of it
         with open(self.log, "wb") as out:
             self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                       env={**os.environ, **(env or {})},
@@ -212,7 +213,7 @@ class Process:
         self.signal(signal.SIGKILL)
         self.wait()
 
-    def end(self, status=0):
+    def end(self):
         """SIGTERM, the exit status, the reports in the log; then nothing of the group is left."""
         if self.ended_well is not None:
             return
@@ -225,7 +226,7 @@ class Process:
             text = self.log_text()
             for r in REPORTS:
                 check(r not in text, lambda r=r: f"{self.name}'s log has {r!r}:\n{text[max(0, text.find(r) - 500):][:6000]}")
-            check(meant or found == status, lambda: f"{self.name} ended with {found}, wanted {status}:\n{text[-3000:]}")
+            check(meant or found == self.status, lambda: f"{self.name} ended with {found}, wanted {self.status}:\n{text[-3000:]}")
             self.ended_well = True
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -340,6 +341,16 @@ class Worker(Process):
     def __init__(self, server, *flags, model=MODEL):
         super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model,
                                              f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
+
+
+class FakeWorker(Process):
+    """A worker without an engine, started by hand: any number of ids a second, any way to die."""
+
+    live = []
+
+    def __init__(self, server, *flags, model="demo"):
+        super().__init__("fake worker", [os.path.join(BUILD, "tests", "tools", "fake_worker"), f"--model={model}",
+                                         f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
 SHARED = {}

@@ -13,9 +13,9 @@ ENDLESS = {**SHORT, "max_tokens": 3000}
 RESTARTS = 40 if SMALL else 500
 
 
-def begin_stream(s):
+def begin_stream(s, text="Hi"):
     c = s.connect()
-    c.send_request("POST", CHAT, {**ENDLESS, "stream": True})
+    c.send_request("POST", CHAT, {**ENDLESS, "messages": [{"role": "user", "content": text}], "stream": True})
     reader = EventReader(c)
     check(reader.next(), "no first event")
     return reader
@@ -179,7 +179,8 @@ def case_40_a_worker_started_by_hand_outlives_its_router_and_joins_the_next():
 def a_worker_of_another_model_is_refused_and_named():
     with Server(command="router", wait_ready=False) as s:
         with FakeWorker(s, model="other") as w:
-            w.wait()
+            w.status = w.wait()
+            check(w.status != 0, "it ended as if all were well")
             check_in("model", w.log_text() + s.log_text(), "log")
         check_eq(s.get("/readyz").status, 503, "/readyz")
         check_eq(s.get("/livez").status, 200, "/livez")
@@ -192,24 +193,24 @@ def hashes_of(events):
 
 @test
 def hundreds_of_restarts_leave_no_stale_token_and_no_descriptor():
-    """A fake worker's ids tell its incarnation's stream: a token of an earlier one would change the reply."""
+    """A fake worker's ids follow from the prompt: a token of an earlier incarnation's stream would change a reply."""
+    rate = "--rate=500"
     with Server("--route.wait_ready_s=60", command="router", wait_ready=False) as s:
-        with FakeWorker(s):
+        with FakeWorker(s, rate):
             s.wait_ready()
             wanted = s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"]
         fds = None
         for n in range(RESTARTS):
-            w = FakeWorker(s)
-            s.wait_worker(other_than_pid=0)
-            wait_for(lambda w=w: s.worker()["pid"] == w.pid and s.worker()["state"] == "ready", "this worker is the ready one")
+            w = FakeWorker(s, rate)
+            wait_for(lambda w=w: (s.worker()["pid"], s.worker()["state"]) == (w.pid, "ready"), "this worker is the ready one")
             # Every second one dies in the middle of a stream, so that frames of it are under way.
             if n % 2:
-                reader = begin_stream(s)
+                reader = begin_stream(s, f"Question {n}")
                 w.kill()
                 check_eq(reader.rest()[-1]["error"]["code"], "worker_lost", "code of the event")
                 reader.c.close()
             else:
-                check_eq(s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"], wanted, f"hash in incarnation {n}")
+                check_eq(s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"], wanted, f"hash at restart {n}")
             w.end()
             if n == 10:
                 fds = fd_count(s.pid)

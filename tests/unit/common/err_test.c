@@ -32,6 +32,15 @@ TEST(a_prefix_goes_before_the_message_and_keeps_the_status) {
     CHECK_STR(e.msg, "file a: bad length");
 }
 
+// A file name or a key with a newline in it would forge a log line.
+TEST(a_message_stays_one_line_whatever_it_quotes) {
+    struct err e = {0};
+    err_set(&e, ST_INVAL, "found '%s'", "a\nb\r\x1b\x7f\xC3\xA9");
+    CHECK_STR(e.msg, "found 'a?b???\xC3\xA9'");
+    err_prefix(&e, "file %s", "x\ny");
+    CHECK_STR(e.msg, "file x?y: found 'a?b???\xC3\xA9'");
+}
+
 // A cut inside a character would put invalid UTF-8 into an HTTP error body.
 TEST(a_message_that_is_too_long_is_cut_on_a_character_border) {
     struct err e = {0};

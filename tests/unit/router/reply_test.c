@@ -4,7 +4,8 @@
 #include "common/ids.h"
 #include "common/sha256.h"
 #include "router/text/reply.h"
-#include "tests/unit/router/tiny_tokenizer.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 struct rng {
     uint64_t s;

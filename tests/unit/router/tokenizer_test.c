@@ -1,7 +1,8 @@
 /* tokenizer: what a file may ask for, merging against a plain loop, plain spans, bytes and ranges of ids. */
 #include "common/ids.h"
 #include "router/text/bpe.h"
-#include "tests/unit/router/tiny_tokenizer.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 #include <jansson.h>
 #include <stdio.h>

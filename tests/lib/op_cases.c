@@ -1,0 +1,806 @@
+/* op_cases: see op_cases.h. Inputs come from a hash of (what, index), rounded to what the operation reads; references are
+ * the formulas of the operations' headers in double, written without regard to speed. */
+#include "tests/lib/op_cases.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/num.h"
+#include "kernels/attn/attn.h"
+#include "kernels/attn/kv_append.h"
+#include "kernels/delta/conv.h"
+#include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_norm.h"
+#include "kernels/delta/delta_scan.h"
+#include "kernels/delta/gated_norm.h"
+#include "kernels/embed/embed.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mlp/swiglu.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/ops.h"
+#include "kernels/rope/rope.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { F32 = sizeof(float), SLOTS = 3, STALE = 7 };
+static const float norm_eps = 1e-6f;
+
+// In [-1, 1), with few enough bits to be exact in every type.
+static float value(uint32_t what, uint64_t i) {
+    return (float)((int)(mix_u64((uint64_t)what << 40 ^ (i + 1)) >> 57) - 64) / 64.0f;
+}
+
+// Finer: 24 bits.
+static float fine(uint32_t what, uint64_t i) {
+    return (float)((int32_t)(mix_u64((uint64_t)what << 40 ^ (i + 1)) >> 39) - (1 << 24)) /
+           (1 << 24);
+}
+
+struct buf {
+    devptr p;
+    uint64_t bytes;
+};
+
+static struct buf buf_new(const struct ops *o, uint64_t bytes) {
+    struct buf b = {.bytes = bytes};
+    struct err e;
+    CHECK_OK(o->alloc(o->ctx, bytes, "test", &b.p, &e), e);
+    return b;
+}
+
+static void buf_free(const struct ops *o, struct buf *b) {
+    o->free(o->ctx, b->p, b->bytes);
+}
+
+static struct buf buf_of(const struct ops *o, const void *p, uint64_t bytes) {
+    struct buf b = buf_new(o, bytes);
+    o->write(o->ctx, b.p, p, bytes);
+    return b;
+}
+
+static struct buf buf_fine(const struct ops *o, uint32_t what, uint64_t count) {
+    float *v = mem_alloc(count * F32);
+    for (uint64_t i = 0; i < count; i++) v[i] = fine(what, i);
+    struct buf b = buf_of(o, v, count * F32);
+    free(v);
+    return b;
+}
+
+static void get(const struct ops *o, float *ret, const struct buf *b, uint64_t count) {
+    struct err e;
+    o->read(o->ctx, ret, b->p, count * F32);
+    CHECK_OK(o->sync(o->ctx, &e), e);
+}
+
+// A weight of `value`s, in the type asked for.
+static struct buf weight_of(const struct ops *o, struct weight *ret, uint32_t what, uint32_t rows,
+                            uint32_t cols, enum dtype d) {
+    uint64_t n = (uint64_t)rows * cols;
+    char *raw = mem_calloc(n, dtype_bytes(d));
+    for (uint64_t i = 0; i < n; i++) {
+        float x = value(what, i);
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        if (d == DTYPE_F32) memcpy(raw + i * 4, &bits, 4);
+        uint16_t h = (uint16_t)(bits >> 16);
+        if (d == DTYPE_F16) // exact: values are multiples of 1/64 up to 1
+            h = (uint16_t)(x == 0 ? 0
+                                  : (bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) |
+                                        (bits >> 13 & 1023));
+        if (d != DTYPE_F32) memcpy(raw + i * 2, &h, 2);
+    }
+    struct buf b = buf_of(o, raw, n * dtype_bytes(d));
+    *ret = (struct weight){.data = b.p, .dtype = d, .rows = rows, .cols = cols};
+    free(raw);
+    return b;
+}
+
+/* linear: T, K, N of the first part, N of the second (added to what is there), dtype */
+static void run_linear(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                       float *ret) {
+    uint32_t t = c->size[0], k = c->size[1], n = c->size[2], n2 = c->size[3];
+    struct linear_args a = {.rows = t, .parts_count = n2 ? 2 : 1};
+    struct buf x = buf_fine(o, 1, (uint64_t)t * k), y = buf_new(o, (uint64_t)t * n * F32);
+    struct buf w = weight_of(o, &a.parts[0].w, 2, n, k, (enum dtype)c->size[4]), w2, y2;
+    a.x = x.p;
+    a.parts[0].y = y.p;
+    if (n2) {
+        w2 = weight_of(o, &a.parts[1].w, 3, n2, k, (enum dtype)c->size[4]);
+        y2 = buf_fine(o, 4, (uint64_t)t * n2);
+        a.parts[1].y = y2.p;
+        a.parts[1].add = true;
+    }
+    if (!schedule) {
+        o->linear(o->ctx, &a);
+    } else { // row by row
+        a.rows = 1;
+        for (uint32_t i = 0; i < t; i++) {
+            a.x = x.p + (uint64_t)i * k * F32;
+            a.parts[0].y = y.p + (uint64_t)i * n * F32;
+            if (n2) a.parts[1].y = y2.p + (uint64_t)i * n2 * F32;
+            o->linear(o->ctx, &a);
+        }
+    }
+    get(o, ret, &y, (uint64_t)t * n);
+    if (n2) {
+        get(o, ret + (uint64_t)t * n, &y2, (uint64_t)t * n2);
+        buf_free(o, &w2);
+        buf_free(o, &y2);
+    }
+    buf_free(o, &x);
+    buf_free(o, &y);
+    buf_free(o, &w);
+}
+
+static void ref_linear(const struct op_case *c, double *ret) {
+    uint32_t t = c->size[0], k = c->size[1], n[2] = {c->size[2], c->size[3]};
+    for (uint32_t p = 0; p < 2; p++)
+        for (uint32_t i = 0; i < t; i++)
+            for (uint32_t j = 0; j < n[p]; j++) {
+                double s = p ? fine(4, (uint64_t)i * n[1] + j) : 0;
+                for (uint32_t l = 0; l < k; l++)
+                    s += (double)fine(1, (uint64_t)i * k + l) * value(2 + p, (uint64_t)j * k + l);
+                *ret++ = s;
+            }
+}
+
+/* embed: T, D, V, -, dtype */
+static void run_embed(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], d = c->size[1], *ids = mem_alloc(t * sizeof *ids);
+    struct embed_args a = {.rows = t};
+    for (uint32_t i = 0; i < t; i++) ids[i] = (uint32_t)(mix_u64(i + 5) % c->size[2]);
+    struct buf w = weight_of(o, &a.table, 5, c->size[2], d, (enum dtype)c->size[4]);
+    struct buf list = buf_of(o, ids, t * sizeof *ids), x = buf_new(o, (uint64_t)t * d * F32);
+    a.ids = list.p;
+    a.x = x.p;
+    o->embed(o->ctx, &a);
+    get(o, ret, &x, (uint64_t)t * d);
+    buf_free(o, &w);
+    buf_free(o, &list);
+    buf_free(o, &x);
+    free(ids);
+}
+
+static void ref_embed(const struct op_case *c, double *ret) {
+    for (uint32_t i = 0; i < c->size[0]; i++)
+        for (uint32_t d = 0; d < c->size[1]; d++)
+            *ret++ = value(5, mix_u64(i + 5) % c->size[2] * c->size[1] + d);
+}
+
+/* rmsnorm: rows picked, D, rows there are */
+static void run_rmsnorm(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                        float *ret) {
+    uint32_t t = c->size[0], d = c->size[1], *pick = mem_alloc(t * sizeof *pick);
+    for (uint32_t i = 0; i < t; i++) pick[i] = (uint32_t)(mix_u64(i) % c->size[2]);
+    struct buf x = buf_fine(o, 6, (uint64_t)c->size[2] * d), s = buf_fine(o, 7, d);
+    struct buf list = buf_of(o, pick, t * sizeof *pick), y = buf_new(o, (uint64_t)t * d * F32);
+    struct rmsnorm_args a = {
+        .x = x.p, .scale = s.p, .pick = list.p, .y = y.p, .rows = t, .dim = d, .eps = norm_eps};
+    o->rmsnorm(o->ctx, &a);
+    get(o, ret, &y, (uint64_t)t * d);
+    buf_free(o, &x);
+    buf_free(o, &s);
+    buf_free(o, &list);
+    buf_free(o, &y);
+    free(pick);
+}
+
+static double ref_factor(const double *x, uint32_t n, double count, double eps) {
+    double s = 0;
+    for (uint32_t i = 0; i < n; i++) s += x[i] * x[i];
+    return 1 / sqrt(s / count + eps);
+}
+
+static void ref_rmsnorm(const struct op_case *c, double *ret) {
+    uint32_t dim = c->size[1];
+    double *x = mem_alloc(dim * sizeof *x);
+    for (uint32_t i = 0; i < c->size[0]; i++) {
+        for (uint32_t d = 0; d < dim; d++) x[d] = fine(6, mix_u64(i) % c->size[2] * dim + d);
+        double f = ref_factor(x, dim, dim, norm_eps);
+        for (uint32_t d = 0; d < dim; d++) *ret++ = x[d] * f * fine(7, d);
+    }
+    free(x);
+}
+
+/* swiglu: T, I */
+static void run_swiglu(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                       float *ret) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1];
+    float *g = mem_alloc(n * F32);
+    for (uint64_t i = 0; i < n; i++) g[i] = 20 * fine(8, i);
+    struct buf gate = buf_of(o, g, n * F32), up = buf_fine(o, 9, n);
+    o->swiglu(o->ctx,
+              &(struct swiglu_args){
+                  .gate = gate.p, .up = up.p, .y = gate.p, .rows = c->size[0], .dim = c->size[1]});
+    get(o, ret, &gate, n);
+    buf_free(o, &gate);
+    buf_free(o, &up);
+    free(g);
+}
+
+static double ref_silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+static void ref_swiglu(const struct op_case *c, double *ret) {
+    for (uint64_t i = 0; i < (uint64_t)c->size[0] * c->size[1]; i++)
+        ret[i] = ref_silu(20 * fine(8, i)) * fine(9, i);
+}
+
+/* rope: T, pairs */
+static uint32_t rope_pos(uint32_t i) {
+    return i < 4 ? i : (uint32_t)(mix_u64(i) % 1000000);
+}
+
+static float rope_freq(uint32_t i, uint32_t pairs) {
+    return (float)pow(1e7, -(double)i / pairs);
+}
+
+static void run_rope(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], pairs = c->size[1], *pos = mem_alloc(t * sizeof *pos);
+    float *freq = mem_alloc(pairs * F32);
+    for (uint32_t i = 0; i < t; i++) pos[i] = rope_pos(i);
+    for (uint32_t i = 0; i < pairs; i++) freq[i] = rope_freq(i, pairs);
+    struct buf p = buf_of(o, pos, t * sizeof *pos), f = buf_of(o, freq, pairs * F32);
+    struct buf y = buf_new(o, (uint64_t)t * 2 * pairs * F32);
+    o->rope(
+        o->ctx,
+        &(struct rope_args){
+            .pos = p.p, .freq = f.p, .angles = y.p, .rows = t, .pairs = pairs, .scale = 1.125f});
+    get(o, ret, &y, (uint64_t)t * 2 * pairs);
+    buf_free(o, &p);
+    buf_free(o, &f);
+    buf_free(o, &y);
+    free(pos);
+    free(freq);
+}
+
+static void ref_rope(const struct op_case *c, double *ret) {
+    for (uint32_t i = 0; i < c->size[0]; i++, ret += 2 * c->size[1])
+        for (uint32_t k = 0; k < c->size[1]; k++) {
+            float angle = (float)rope_pos(i) * rope_freq(k, c->size[1]); // one fp32 product
+            ret[k] = cos((double)angle) * 1.125;
+            ret[c->size[1] + k] = sin((double)angle) * 1.125;
+        }
+}
+
+/* delta_gates: T, NV */
+static void run_gates(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1];
+    float *neg = mem_alloc(c->size[1] * F32), *av = mem_alloc(n * F32);
+    for (uint32_t h = 0; h < c->size[1]; h++) neg[h] = -expf(3 * fine(12, h));
+    for (uint64_t i = 0; i < n; i++) av[i] = 12 * fine(10, i);
+    struct buf a = buf_of(o, av, n * F32), b = buf_fine(o, 11, n);
+    struct buf na = buf_of(o, neg, c->size[1] * F32), dt = buf_fine(o, 13, c->size[1]);
+    struct buf y = buf_new(o, 2 * n * F32);
+    o->delta_gates(o->ctx, &(struct delta_gates_args){.a = a.p,
+                                                      .b = b.p,
+                                                      .neg_a = na.p,
+                                                      .dt_bias = dt.p,
+                                                      .gates = y.p,
+                                                      .rows = c->size[0],
+                                                      .heads = c->size[1]});
+    get(o, ret, &y, 2 * n);
+    buf_free(o, &a);
+    buf_free(o, &b);
+    buf_free(o, &na);
+    buf_free(o, &dt);
+    buf_free(o, &y);
+    free(neg);
+    free(av);
+}
+
+static void ref_gates(const struct op_case *c, double *ret) {
+    uint32_t nv = c->size[1];
+    for (uint32_t i = 0; i < c->size[0]; i++, ret += 2 * nv)
+        for (uint32_t h = 0; h < nv; h++) {
+            double x = 12 * fine(10, (uint64_t)i * nv + h) + fine(13, h);
+            ret[h] =
+                exp(-(double)expf(3 * fine(12, h)) * (x > 0 ? x + log1p(exp(-x)) : log1p(exp(x))));
+            ret[nv + h] = 1 / (1 + exp(-(double)fine(11, (uint64_t)i * nv + h)));
+        }
+}
+
+/* delta_norm: T, NK, DK, extra channels (values) */
+static uint32_t qkv_width(const struct op_case *c) {
+    return 2 * c->size[1] * c->size[2] + c->size[3];
+}
+
+static void run_delta_norm(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                           float *ret) {
+    uint64_t n = (uint64_t)c->size[0] * qkv_width(c);
+    struct buf x = buf_fine(o, 14, n);
+    o->delta_norm(o->ctx, &(struct delta_norm_args){.qkv = x.p,
+                                                    .rows = c->size[0],
+                                                    .channels = qkv_width(c),
+                                                    .key_heads = c->size[1],
+                                                    .key_dim = c->size[2],
+                                                    .q_scale = 0.3125f});
+    get(o, ret, &x, n);
+    buf_free(o, &x);
+}
+
+static void ref_delta_norm(const struct op_case *c, double *ret) {
+    uint32_t nk = c->size[1], dk = c->size[2];
+    uint64_t n = (uint64_t)c->size[0] * qkv_width(c);
+    for (uint64_t i = 0; i < n; i++) ret[i] = fine(14, i);
+    for (uint32_t t = 0; t < c->size[0]; t++, ret += qkv_width(c))
+        for (uint32_t h = 0; h < 2 * nk; h++) {
+            double f = ref_factor(ret + h * dk, dk, 1, 1e-6) * (h < nk ? 0.3125 : 1);
+            for (uint32_t d = 0; d < dk; d++) ret[h * dk + d] *= f;
+        }
+}
+
+/* gated_norm: T, NV, DV */
+static void run_gated_norm(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                           float *ret) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1] * c->size[2];
+    struct buf x = buf_fine(o, 15, n), z = buf_fine(o, 16, n), w = buf_fine(o, 17, c->size[2]);
+    o->gated_norm(o->ctx, &(struct gated_norm_args){.o = x.p,
+                                                    .z = z.p,
+                                                    .w = w.p,
+                                                    .y = x.p,
+                                                    .rows = c->size[0],
+                                                    .heads = c->size[1],
+                                                    .dim = c->size[2],
+                                                    .eps = norm_eps});
+    get(o, ret, &x, n);
+    buf_free(o, &x);
+    buf_free(o, &z);
+    buf_free(o, &w);
+}
+
+static void ref_gated_norm(const struct op_case *c, double *ret) {
+    uint32_t dim = c->size[2];
+    double *x = mem_alloc(dim * sizeof *x);
+    for (uint64_t h = 0; h < (uint64_t)c->size[0] * c->size[1]; h++) {
+        for (uint32_t d = 0; d < dim; d++) x[d] = fine(15, h * dim + d);
+        double f = ref_factor(x, dim, dim, norm_eps);
+        for (uint32_t d = 0; d < dim; d++)
+            *ret++ = x[d] * f * fine(17, d) * ref_silu(fine(16, h * dim + d));
+    }
+    free(x);
+}
+
+/* Streams: size[0] is the length of the longest of SLOTS; the others are shorter. */
+static uint32_t length_of(const struct op_case *c, uint32_t slot) {
+    return slot == 0 ? c->size[0] : slot == 1 ? (c->size[0] + 1) / 2 : (c->size[0] + 5) / 6;
+}
+
+// Where a stream's outputs begin, in rows.
+static uint32_t rows_before(const struct op_case *c, uint32_t slot) {
+    uint32_t rows = 0;
+    for (uint32_t s = 0; s < slot; s++) rows += length_of(c, s);
+    return rows;
+}
+
+struct feed { // one round of a schedule
+    struct run runs[SLOTS];
+    uint32_t runs_count, rows;
+};
+
+static uint32_t next_count(uint32_t schedule, uint32_t fed, uint32_t slot, uint32_t left) {
+    if (!schedule) return left;
+    uint32_t n = (uint32_t)(mix_u64((uint64_t)schedule << 32 | fed << 4 | slot) % (schedule * 13));
+    return n < left ? n : left;
+}
+
+static void plan_feed(struct feed *f, const struct op_case *c, uint32_t schedule, uint32_t turn,
+                      const uint32_t *fed) {
+    *f = (struct feed){0};
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        uint32_t slot = schedule ? (i + turn) % SLOTS : i, left = length_of(c, slot) - fed[slot];
+        uint32_t n = next_count(schedule, fed[slot] + turn, slot, left);
+        if (!n || (!schedule && f->runs_count)) continue;
+        f->runs[f->runs_count++] =
+            (struct run){.slot = slot, .row = f->rows, .pos = fed[slot], .count = n};
+        f->rows += n;
+    }
+}
+
+struct table { // rows of a round on the device
+    struct buf slot, pos, runs;
+    struct rows rows;
+};
+
+static struct table table_of(const struct ops *o, const struct feed *f) {
+    uint32_t *v = mem_alloc(2 * (f->rows + 1) * sizeof *v), *p = v + f->rows + 1;
+    for (uint32_t r = 0; r < f->runs_count; r++)
+        for (uint32_t i = 0; i < f->runs[r].count; i++) {
+            v[f->runs[r].row + i] = f->runs[r].slot;
+            p[f->runs[r].row + i] = f->runs[r].pos + i;
+        }
+    struct table t = {.slot = buf_of(o, v, (f->rows + 1) * sizeof *v),
+                      .pos = buf_of(o, p, (f->rows + 1) * sizeof *v),
+                      .runs = buf_of(o, f->runs, sizeof f->runs)};
+    t.rows = (struct rows){.count = f->rows,
+                           .runs_count = f->runs_count,
+                           .slot = t.slot.p,
+                           .pos = t.pos.p,
+                           .runs = t.runs.p};
+    free(v);
+    return t;
+}
+
+static void table_free(const struct ops *o, struct table *t) {
+    buf_free(o, &t->slot);
+    buf_free(o, &t->pos);
+    buf_free(o, &t->runs);
+}
+
+// Input rows of the round, in its order; input i of (slot, pos) is fine(what, ..).
+static struct buf feed_input(const struct ops *o, const struct feed *f, const struct op_case *c,
+                             uint32_t what, uint32_t width) {
+    float *v = mem_alloc((uint64_t)(f->rows + 1) * width * F32);
+    for (uint32_t r = 0; r < f->runs_count; r++)
+        for (uint32_t i = 0; i < f->runs[r].count; i++)
+            for (uint32_t k = 0; k < width; k++) {
+                uint64_t row = rows_before(c, f->runs[r].slot) + f->runs[r].pos + i;
+                v[(uint64_t)(f->runs[r].row + i) * width + k] = fine(what, row * width + k);
+            }
+    struct buf b = buf_of(o, v, (uint64_t)(f->rows + 1) * width * F32);
+    free(v);
+    return b;
+}
+
+static void put_output(const struct ops *o, const struct feed *f, const struct op_case *c,
+                       const struct buf *b, uint32_t width, float *ret) {
+    float *v = mem_alloc((uint64_t)f->rows * width * F32);
+    get(o, v, b, (uint64_t)f->rows * width);
+    for (uint32_t r = 0; r < f->runs_count; r++)
+        memcpy(ret + (uint64_t)(rows_before(c, f->runs[r].slot) + f->runs[r].pos) * width,
+               v + (uint64_t)f->runs[r].row * width, (uint64_t)f->runs[r].count * width * F32);
+    free(v);
+}
+
+struct stream_op {
+    void (*round)(const struct ops *o, const struct op_case *c, const struct feed *f,
+                  const struct table *t, struct buf *state, float *ret);
+};
+
+static void run_streams(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                        const struct stream_op *op, struct buf *state, float *ret) {
+    uint32_t fed[SLOTS] = {0}, done = 0, all = rows_before(c, SLOTS);
+    for (uint32_t turn = 0; done < all; turn++) {
+        struct feed f;
+        plan_feed(&f, c, schedule, turn, fed);
+        if (!f.rows) continue;
+        struct table t = table_of(o, &f);
+        op->round(o, c, &f, &t, state, ret);
+        table_free(o, &t);
+        for (uint32_t r = 0; r < f.runs_count; r++) fed[f.runs[r].slot] += f.runs[r].count;
+        done += f.rows;
+    }
+}
+
+/* attn (with kv_append): longest, H, KV, dim, rotary pairs, dtype of the cache */
+static uint32_t attn_pages(const struct op_case *c) {
+    return (c->size[0] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+static uint32_t page_of(const struct op_case *c, uint32_t slot, uint32_t i) { // scattered
+    uint32_t n = attn_pages(c) * SLOTS;
+    return (slot * attn_pages(c) + i) * 7 % (n % 7 ? n : n + 1);
+}
+
+static void attn_round(const struct ops *o, const struct op_case *c, const struct feed *f,
+                       const struct table *t, struct buf *state, float *ret) {
+    uint32_t h = c->size[1], kv = c->size[2], dim = c->size[3], pairs = c->size[4];
+    struct buf qg = feed_input(o, f, c, 20, h * 2 * dim), k = feed_input(o, f, c, 21, kv * dim);
+    struct buf v = feed_input(o, f, c, 22, kv * dim), angles = feed_input(o, f, c, 23, 2 * pairs);
+    struct buf qs = buf_fine(o, 24, dim), ks = buf_fine(o, 25, dim);
+    struct buf out = buf_new(o, (uint64_t)f->rows * h * dim * F32);
+    struct kv_view view = {.k = state[0].p,
+                           .v = state[1].p,
+                           .table = state[2].p,
+                           .pages_per_slot = attn_pages(c),
+                           .heads = kv,
+                           .dim = dim,
+                           .dtype = (enum dtype)c->size[5]};
+    o->kv_append(o->ctx, &(struct kv_append_args){.rows = t->rows,
+                                                  .kv = view,
+                                                  .qg = qg.p,
+                                                  .k = k.p,
+                                                  .v = v.p,
+                                                  .angles = angles.p,
+                                                  .q_scale = qs.p,
+                                                  .k_scale = ks.p,
+                                                  .heads = h,
+                                                  .pairs = pairs,
+                                                  .eps = norm_eps});
+    o->attn(o->ctx,
+            &(struct attn_args){
+                .rows = t->rows, .kv = view, .qg = qg.p, .out = out.p, .heads = h, .scale = 2});
+    put_output(o, f, c, &out, h * dim, ret);
+    struct buf *all[] = {&qg, &k, &v, &angles, &qs, &ks, &out};
+    for (uint32_t i = 0; i < 7; i++) buf_free(o, all[i]);
+}
+
+static void run_attn(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t n = attn_pages(c) * SLOTS + 1, *table = mem_alloc(n * sizeof *table);
+    for (uint32_t s = 0; s < SLOTS; s++)
+        for (uint32_t i = 0; i < attn_pages(c); i++)
+            table[s * attn_pages(c) + i] = page_of(c, s, i);
+    uint64_t bytes = (uint64_t)n * c->size[2] * c->size[3] * KV_PAGE_TOKENS * F32;
+    // What an earlier stream left behind must not be looked at: not a number.
+    char *stale = mem_alloc(bytes);
+    memset(stale, 0xff, bytes);
+    struct buf state[3] = {buf_of(o, stale, bytes), buf_of(o, stale, bytes),
+                           buf_of(o, table, n * sizeof *table)};
+    run_streams(o, c, schedule, &(struct stream_op){attn_round}, state, ret);
+    for (uint32_t i = 0; i < 3; i++) buf_free(o, &state[i]);
+    free(table);
+    free(stale);
+}
+
+static void ref_norm_rotate(double *x, uint32_t dim, uint32_t what, uint32_t pairs, uint64_t row) {
+    double f = ref_factor(x, dim, dim, norm_eps);
+    for (uint32_t d = 0; d < dim; d++) x[d] *= f * fine(what, d);
+    for (uint32_t i = 0; i < pairs; i++) {
+        double cos = fine(23, row * 2 * pairs + i), sin = fine(23, row * 2 * pairs + pairs + i);
+        double a = x[i], b = x[pairs + i];
+        x[i] = a * cos - b * sin;
+        x[pairs + i] = b * cos + a * sin;
+    }
+}
+
+// The head's row: normed and rotated; heads of `step` values.
+static void ref_row(double *x, const struct op_case *c, uint32_t what, uint32_t scale, uint64_t row,
+                    uint32_t width, uint32_t first) {
+    for (uint32_t d = 0; d < c->size[3]; d++) x[d] = fine(what, row * width + first + d);
+    ref_norm_rotate(x, c->size[3], scale, c->size[4], row);
+}
+
+static void ref_attn_query(const struct op_case *c, uint64_t base, uint32_t pos, uint32_t head,
+                           double *ret) {
+    uint32_t dim = c->size[3], kv = c->size[2], group = c->size[1] / kv, qw = c->size[1] * 2 * dim;
+    double q[512], k[512], *s = mem_alloc((pos + 1) * sizeof *s), max = -INFINITY, sum = 0;
+    ref_row(q, c, 20, 24, base + pos, qw, head * 2 * dim);
+    for (uint32_t j = 0; j <= pos; j++) {
+        ref_row(k, c, 21, 25, base + j, kv * dim, head / group * dim);
+        s[j] = 0;
+        for (uint32_t d = 0; d < dim; d++) s[j] += q[d] * k[d] * 2;
+        max = fmax(max, s[j]);
+    }
+    for (uint32_t d = 0; d < dim; d++) ret[d] = 0;
+    for (uint32_t j = 0; j <= pos; j++) {
+        double p = exp(s[j] - max);
+        sum += p;
+        for (uint32_t d = 0; d < dim; d++)
+            ret[d] += p * fine(22, (base + j) * kv * dim + head / group * dim + d);
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        ret[d] /= sum * (1 + exp(-(double)fine(20, (base + pos) * qw + head * 2 * dim + dim + d)));
+    free(s);
+}
+
+static void ref_attn(const struct op_case *c, double *ret) {
+    for (uint32_t s = 0; s < SLOTS; s++)
+        for (uint32_t pos = 0; pos < length_of(c, s); pos++)
+            for (uint32_t h = 0; h < c->size[1]; h++, ret += c->size[3])
+                ref_attn_query(c, rows_before(c, s), pos, h, ret);
+}
+
+/* conv (with conv_store): longest, C */
+static void conv_round(const struct ops *o, const struct op_case *c, const struct feed *f,
+                       const struct table *t, struct buf *state, float *ret) {
+    uint32_t channels = c->size[1];
+    uint64_t stride = (uint64_t)channels * (CONV_TAPS - 1) * F32;
+    struct buf m = feed_input(o, f, c, 30, channels), w = buf_fine(o, 31, CONV_TAPS * channels);
+    struct buf y = buf_new(o, (uint64_t)f->rows * channels * F32);
+    o->conv(o->ctx, &(struct conv_args){.rows = t->rows,
+                                        .m = m.p,
+                                        .w = w.p,
+                                        .y = y.p,
+                                        .state = state->p,
+                                        .slot_stride = stride,
+                                        .channels = channels});
+    o->conv_store(o->ctx, &(struct conv_store_args){.runs = t->runs.p,
+                                                    .runs_count = f->runs_count,
+                                                    .m = m.p,
+                                                    .state = state->p,
+                                                    .slot_stride = stride,
+                                                    .channels = channels});
+    put_output(o, f, c, &y, channels, ret);
+    buf_free(o, &m);
+    buf_free(o, &w);
+    buf_free(o, &y);
+}
+
+static void run_conv(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    struct buf state = buf_fine(o, STALE, (uint64_t)SLOTS * (CONV_TAPS - 1) * c->size[1]);
+    run_streams(o, c, schedule, &(struct stream_op){conv_round}, &state, ret);
+    buf_free(o, &state);
+}
+
+static void ref_conv(const struct op_case *c, double *ret) {
+    uint32_t channels = c->size[1];
+    for (uint32_t s = 0; s < SLOTS; s++)
+        for (uint32_t t = 0; t < length_of(c, s); t++)
+            for (uint32_t k = 0; k < channels; k++) {
+                double sum = 0;
+                for (uint32_t j = 0; j < CONV_TAPS; j++)
+                    if (t + j >= CONV_TAPS - 1)
+                        sum += (double)fine(31, j * channels + k) *
+                               fine(30, (uint64_t)(rows_before(c, s) + t + j + 1 - CONV_TAPS) *
+                                                channels +
+                                            k);
+                *ret++ = ref_silu(sum);
+            }
+}
+
+/* delta_scan: longest, NK, NV, DK, DV */
+static uint32_t scan_width(const struct op_case *c) {
+    return 2 * c->size[1] * c->size[3] + c->size[2] * c->size[4];
+}
+
+// Unit keys and queries; gates in (0, 1).
+static float scan_input(const struct op_case *c, uint64_t row, uint32_t k) {
+    float x = fine(40, row * scan_width(c) + k);
+    return k < 2 * c->size[1] * c->size[3] ? x / sqrtf((float)c->size[3] / 3) : x;
+}
+
+static float scan_gate(const struct op_case *c, uint64_t row, uint32_t k) {
+    return 0.5f + 0.5f * fine(41, row * 2 * c->size[2] + k);
+}
+
+static void scan_round(const struct ops *o, const struct op_case *c, const struct feed *f,
+                       const struct table *t, struct buf *state, float *ret) {
+    uint32_t width = scan_width(c), gates_width = 2 * c->size[2],
+             out_width = c->size[2] * c->size[4];
+    float *x = mem_alloc((uint64_t)f->rows * width * F32),
+          *g = mem_alloc((uint64_t)f->rows * gates_width * F32);
+    for (uint32_t r = 0; r < f->runs_count; r++)
+        for (uint32_t i = 0; i < f->runs[r].count; i++) {
+            uint64_t row = rows_before(c, f->runs[r].slot) + f->runs[r].pos + i,
+                     at = f->runs[r].row + i;
+            for (uint32_t k = 0; k < width; k++) x[at * width + k] = scan_input(c, row, k);
+            for (uint32_t k = 0; k < gates_width; k++)
+                g[at * gates_width + k] = scan_gate(c, row, k);
+        }
+    struct buf qkv = buf_of(o, x, (uint64_t)f->rows * width * F32);
+    struct buf gates = buf_of(o, g, (uint64_t)f->rows * gates_width * F32);
+    struct buf out = buf_new(o, (uint64_t)f->rows * out_width * F32);
+    o->delta_scan(o->ctx,
+                  &(struct delta_scan_args){.runs = t->runs.p,
+                                            .runs_count = f->runs_count,
+                                            .rows = f->rows,
+                                            .qkv = qkv.p,
+                                            .gates = gates.p,
+                                            .out = out.p,
+                                            .state = state->p,
+                                            .slot_stride = (uint64_t)out_width * c->size[3] * F32,
+                                            .key_heads = c->size[1],
+                                            .value_heads = c->size[2],
+                                            .key_dim = c->size[3],
+                                            .value_dim = c->size[4]});
+    put_output(o, f, c, &out, out_width, ret);
+    buf_free(o, &qkv);
+    buf_free(o, &gates);
+    buf_free(o, &out);
+    free(x);
+    free(g);
+}
+
+static void run_scan(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    struct buf state = buf_fine(o, STALE, (uint64_t)SLOTS * c->size[2] * c->size[4] * c->size[3]);
+    run_streams(o, c, schedule, &(struct stream_op){scan_round}, &state, ret);
+    buf_free(o, &state);
+}
+
+// One token of one head: decay, read, write, read. s is [DK, DV].
+static void ref_step(const struct op_case *c, double *s, uint64_t row, uint32_t head, double *out) {
+    uint32_t nk = c->size[1], nv = c->size[2], dk = c->size[3], dv = c->size[4];
+    uint32_t q0 = head / (nv / nk) * dk, k0 = nk * dk + q0, v0 = 2 * nk * dk + head * dv;
+    double decay = scan_gate(c, row, head), strength = scan_gate(c, row, nv + head);
+    for (uint32_t i = 0; i < dk * dv; i++) s[i] *= decay;
+    for (uint32_t j = 0; j < dv; j++) {
+        double read = 0;
+        for (uint32_t i = 0; i < dk; i++) read += s[i * dv + j] * scan_input(c, row, k0 + i);
+        double d = strength * (scan_input(c, row, v0 + j) - read);
+        out[j] = 0;
+        for (uint32_t i = 0; i < dk; i++) {
+            s[i * dv + j] += scan_input(c, row, k0 + i) * d;
+            out[j] += s[i * dv + j] * scan_input(c, row, q0 + i);
+        }
+    }
+}
+
+static void ref_scan(const struct op_case *c, double *ret) {
+    uint32_t nv = c->size[2], dk = c->size[3], dv = c->size[4];
+    double *s = mem_alloc((size_t)dk * dv * sizeof *s);
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+        for (uint32_t h = 0; h < nv; h++) {
+            memset(s, 0, (size_t)dk * dv * sizeof *s);
+            for (uint32_t t = 0; t < length_of(c, slot); t++) {
+                uint64_t row = rows_before(c, slot) + t;
+                ref_step(c, s, row, h, ret + (row * nv + h) * dv);
+            }
+        }
+    free(s);
+}
+
+// (n + 1) / 2 and (n + 5) / 6 more rows than the longest stream's n
+#define STREAM_ROWS(n) ((n) + ((n) + 1) / 2 + ((n) + 5) / 6)
+#define LINEAR(t, k, n, n2, d)                                                                     \
+    { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear }
+#define EMBED(t, d, v, ty)                                                                         \
+    { "embed", {t, d, v, 0, ty}, 0, (t) * (d), run_embed, ref_embed }
+#define RMSNORM(t, d, n)                                                                           \
+    { "rmsnorm", {t, d, n}, 1e-6, (t) * (d), run_rmsnorm, ref_rmsnorm }
+#define SWIGLU(t, i)                                                                               \
+    { "swiglu", {t, i}, 1e-6, (t) * (i), run_swiglu, ref_swiglu }
+#define ROPE(t, p)                                                                                 \
+    { "rope", {t, p}, 1e-7, (t)*2 * (p), run_rope, ref_rope }
+#define GATES(t, nv)                                                                               \
+    { "delta_gates", {t, nv}, 3e-6, (t)*2 * (nv), run_gates, ref_gates }
+#define DELTA_NORM(t, nk, dk, v)                                                                   \
+    {                                                                                              \
+        "delta_norm", {t, nk, dk, v}, 1e-6, (t) * (2 * (nk) * (dk) + (v)), run_delta_norm,         \
+            ref_delta_norm                                                                         \
+    }
+#define GATED_NORM(t, nv, dv)                                                                      \
+    { "gated_norm", {t, nv, dv}, 1e-6, (t) * (nv) * (dv), run_gated_norm, ref_gated_norm }
+#define ATTN(n, h, kv, dim, p, ty, tol)                                                            \
+    { "attn", {n, h, kv, dim, p, ty}, tol, STREAM_ROWS(n) * (h) * (dim), run_attn, ref_attn }
+#define CONV(n, c)                                                                                 \
+    { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv }
+#define SCAN(n, nk, nv, dk, dv)                                                                    \
+    { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan }
+
+const struct op_case op_cases[] = {
+    LINEAR(1, 1, 1, 0, DTYPE_F32),
+    LINEAR(1, 15, 9, 2, DTYPE_BF16),
+    LINEAR(2, 16, 8, 1, DTYPE_F16),
+    LINEAR(3, 17, 7, 12, DTYPE_BF16),
+    LINEAR(4, 33, 31, 3, DTYPE_F32),
+    LINEAR(5, 250, 33, 20, DTYPE_F16),
+    LINEAR(6, 64, 130, 0, DTYPE_BF16),
+    LINEAR(7, 100, 5, 5, DTYPE_F32),
+    LINEAR(16, 256, 96, 64, DTYPE_BF16),
+    LINEAR(13, 1000, 70, 9, DTYPE_BF16),
+    LINEAR(29, 96, 200, 40, DTYPE_F16),
+    EMBED(1, 1, 3, DTYPE_F32),
+    EMBED(9, 50, 11, DTYPE_BF16),
+    EMBED(40, 256, 100, DTYPE_F16),
+    RMSNORM(1, 1, 1),
+    RMSNORM(3, 31, 5),
+    RMSNORM(70, 256, 40),
+    SWIGLU(1, 1),
+    SWIGLU(3, 17),
+    SWIGLU(20, 512),
+    ROPE(1, 4),
+    ROPE(60, 32),
+    GATES(1, 1),
+    GATES(5, 17),
+    GATES(33, 48),
+    DELTA_NORM(1, 1, 3, 2),
+    DELTA_NORM(9, 2, 16, 64),
+    DELTA_NORM(20, 16, 128, 5),
+    GATED_NORM(1, 1, 16),
+    GATED_NORM(7, 4, 48),
+    GATED_NORM(20, 4, 128),
+    ATTN(1, 1, 1, 16, 4, DTYPE_F32, 3e-6),
+    ATTN(70, 2, 1, 32, 4, DTYPE_F32, 3e-6),
+    ATTN(131, 6, 2, 64, 8, DTYPE_F32, 3e-6),
+    ATTN(200, 2, 1, 256, 32, DTYPE_F32, 3e-6),
+    ATTN(131, 4, 2, 48, 8, DTYPE_BF16, 2e-2),
+    CONV(1, 1),
+    CONV(9, 33),
+    CONV(50, 256),
+    SCAN(1, 1, 1, 1, 16),
+    SCAN(20, 1, 3, 7, 16),
+    SCAN(40, 2, 4, 32, 48),
+    SCAN(60, 2, 4, 128, 128),
+};
+const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
+
+uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &v[i], sizeof bits);
+        h = mix_u64(h ^ bits) + 0x9e3779b97f4a7c15u;
+    }
+    return h;
+}

@@ -1,0 +1,24 @@
+/* op_cases: every operation on made-up inputs of awkward shapes, with a plain double-precision reference.
+ *
+ * Each case reaches the device through the table alone, so that any backend can be put through it. Operations on streams
+ * (attention, convolution, scan) are fed their rows by a schedule: 0 is each stream whole and alone, any other number cuts
+ * and interleaves them at random; the outputs stand by stream and position, so schedules must agree. */
+#pragma once
+#include <stdint.h>
+
+struct ops;
+
+struct op_case {
+    const char *name; // of the operation
+    uint32_t size[6]; // its shape; op_cases.c says which is which
+    double tolerance; // of the largest |reference|
+    uint32_t outputs; // floats
+    void (*run)(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret);
+    void (*reference)(const struct op_case *c, double *ret);
+};
+
+extern const struct op_case op_cases[];
+extern const uint32_t op_cases_count;
+
+// Of a value's bits, in order.
+uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count);

@@ -1,0 +1,34 @@
+/* tiny_model: see tiny_model.h. */
+#include "tests/lib/tiny_model.h"
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MODELS_MAX = 16, PATH_BYTES = 512 };
+
+static struct { char args[200], path[PATH_BYTES]; } made[MODELS_MAX];
+static int made_count;
+
+const char *tiny_model(const char *args) {
+    char cmd[PATH_BYTES * 3];
+    for (int i = 0; i < made_count; i++)
+        if (!strcmp(made[i].args, args)) return made[i].path;
+    CHECK(made_count < MODELS_MAX);
+    snprintf(made[made_count].args, sizeof made->args, "%s", args);
+    snprintf(made[made_count].path, PATH_BYTES, "%s/tiny%d", test_temp_dir(), made_count);
+    snprintf(cmd, sizeof cmd, "/usr/bin/python3 '%s/tests/tools/make_tiny.py' '%s' %s >/dev/null",
+             test_source_dir(), made[made_count].path, args);
+    if (system(cmd)) test_fail(__FILE__, __LINE__, "failed: %s", cmd);
+    return made[made_count++].path;
+}
+
+const char *demo_model(void) {
+    static char path[PATH_BYTES];
+    char file[PATH_BYTES + 20];
+    snprintf(path, sizeof path, "%s/tests/models/demo", test_source_dir());
+    snprintf(file, sizeof file, "%s/config.json", path);
+    return access(file, R_OK) ? NULL : path;
+}

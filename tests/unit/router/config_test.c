@@ -1,0 +1,96 @@
+/* Settings: what is handed on to workers, and where the sockets live. */
+#include "common/err.h"
+#include "router/config.h"
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *arg(const char *s) {
+    return (char *)(uintptr_t)s; // settings_parse writes to none
+}
+
+TEST(only_what_was_given_is_handed_on_to_workers) {
+    struct config c;
+    struct err e = {0};
+    char *argv[] = {arg("MODEL"), arg("--streams=4"), arg("--api.listen=:0"), arg("--kv=f32")};
+    CHECK_OK(config_init(&c, 4, argv, &e), e);
+    CHECK_STR(c.model, "MODEL");
+    char **w = config_worker_argv(&c, "prog");
+    static const char *const wanted[] = {"prog", "worker", "MODEL", "--streams=4", "--kv=f32"};
+    for (int i = 0; i < 5; i++) CHECK_STR(w[i], wanted[i]);
+    CHECK(w[5] == NULL);
+    config_free_argv(w);
+    config_fini(&c);
+}
+
+static const struct {
+    const char *flag, *says;
+} refused[] = {
+    {"--workers=65", "workers"},
+    {"--api.body_bytes_max=10", "api.body_bytes_max"},
+    {"--kv=int4", "auto|bf16|fp8|f32"},
+    {"--api.listn=x", "did you mean 'api.listen'"},
+    {"--stream.keepalive_s=0", "stream.keepalive_s"},
+    {"other", "wanted one MODEL"},
+};
+
+TEST(a_wrong_setting_is_named) {
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct config c;
+        struct err e = {0};
+        char *argv[] = {arg("MODEL"), arg(refused[i].flag)};
+        CHECK_EQ(config_init(&c, 2, argv, &e), ST_INVAL);
+        CHECK_HAS(e.msg, refused[i].says);
+        config_fini(&c);
+    }
+}
+
+static int make(const char *path, struct config *c, bool *temporary, struct err *e) {
+    char flag[256];
+    snprintf(flag, sizeof flag, "--run.dir=%s", path);
+    char *argv[] = {flag};
+    CHECK_OK(config_init(c, 1, argv, e), *e);
+    return config_make_run_dir(c, temporary, e);
+}
+
+TEST(the_run_dir_is_made_for_its_owner_alone) {
+    struct config c;
+    struct err e = {0};
+    bool temporary = true;
+    char path[200];
+    struct stat sb;
+    snprintf(path, sizeof path, "%s/run", test_temp_dir());
+    for (int again = 0; again < 2; again++) {
+        CHECK_OK(make(path, &c, &temporary, &e), e);
+        CHECK(!temporary);
+        CHECK_EQ(stat(path, &sb), 0);
+        CHECK_EQ(sb.st_mode & 0777, 0700);
+        config_fini(&c);
+        chmod(path, 0755); // an old one that was open to others is closed
+    }
+    rmdir(path);
+}
+
+TEST(a_run_dir_that_is_too_long_or_no_folder_is_refused) {
+    struct config c;
+    struct err e = {0};
+    bool temporary;
+    char path[200];
+    memset(path, 'x', sizeof path);
+    memcpy(path, "/tmp/", 5);
+    path[110] = '\0';
+    CHECK_EQ(make(path, &c, &temporary, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "at most");
+    config_fini(&c);
+    snprintf(path, sizeof path, "%s/file", test_temp_dir());
+    FILE *f = fopen(path, "w");
+    fclose(f);
+    CHECK_EQ(make(path, &c, &temporary, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "wanted a folder");
+    config_fini(&c);
+    unlink(path);
+}

@@ -1,0 +1,702 @@
+/* A request from its body to its last event, over a worker and an h2o that this test plays: what is streamed and what
+ * is whole are the same however rounds cut the ids, nothing is lost from the books, no frame reaches the wrong reply. */
+#include "tests/unit/router/fake_h2o.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
+
+#include "common/arena.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "router/api_chat.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/config.h"
+#include "router/model.h"
+#include "router/relay.h"
+#include "router/request.h"
+#include "router/server.h"
+
+enum { CONTEXT = 4096 };
+
+/* ---- the worker ---- */
+
+struct backend {
+    uint32_t rank;
+    bool full;
+    struct frame_submit last; // ids point into the request: read at once or not at all
+    unsigned submits, cancels, drops;
+    struct frame_stream cancelled;
+};
+
+uint32_t backend_rank(const struct backend *b) {
+    return b->rank;
+}
+void backend_info(const struct backend *b, struct backend_info *ret) {
+    *ret = (struct backend_info){.rank = b->rank, .state = BACKEND_READY};
+    ret->fingerprint = (struct frame_fingerprint){"build", "checkpoint", "cpu", "f32", "rope"};
+    ret->status.context_max = CONTEXT;
+}
+int backend_submit(struct backend *b, const struct frame_submit *s, struct err *e) {
+    if (b->full) return err_set(e, ST_FULL, "full");
+    b->submits++;
+    b->last = *s;
+    return ST_OK;
+}
+void backend_cancel(struct backend *b, struct frame_stream s) {
+    b->cancels++;
+    b->cancelled = s;
+}
+void backend_drop(struct backend *b, const char *reason) {
+    b->drops++;
+}
+
+/* ---- the server around it ---- */
+
+struct world {
+    struct server s;
+    struct config config;
+    struct model model;
+    struct backend b;
+};
+
+static uint32_t im_end = TINY_IM_END;
+static char *names[] = {(char[]){"tiny"}};
+
+void server_want_place(struct server *s) {
+    s->place_wanted = true;
+}
+uint32_t server_context_max(const struct server *s) {
+    return CONTEXT;
+}
+size_t listener_body_bytes_max(const struct listener *l) {
+    return 1 << 20;
+}
+struct conn *conn_of(struct http_call *c) {
+    return NULL;
+}
+void conn_call_begin(struct conn *conn) {}
+void conn_call_end(struct conn *conn, struct http_call *c) {}
+
+static void world_init(struct world *w) {
+    struct err e = {0};
+    memset(w, 0, sizeof *w);
+    CHECK_OK(config_init(&w->config, 0, NULL, &e), e);
+    w->model = (struct model){.names = names,
+                              .name_count = 1,
+                              .tokenizer = tiny_tokenizer(),
+                              .rules = TEMPLATE_3_6,
+                              .vocab_size = TINY_SIZE,
+                              .context_max = CONTEXT,
+                              .sampling = {.temperature = 1, .top_p = 1, .repetition = 1},
+                              .stop_ids = &im_end,
+                              .stop_count = 1};
+    w->s.config = &w->config;
+    w->s.model = &w->model;
+    w->s.metrics = fake_metrics = metrics_new("tiny");
+    w->s.relay = relay_new(&w->s);
+    queue_init(&w->s.queue, 4, 1000000);
+    TAILQ_INIT(&w->s.requests);
+    send_set_init(&fake_sends, NULL, false);
+}
+
+static uint64_t count(struct world *w, enum metric which) {
+    return metrics_get(w->s.metrics, which);
+}
+
+static void check_books(struct world *w) {
+    uint64_t out = count(w, METRIC_FINISHED) + count(w, METRIC_FAILED) + count(w, METRIC_CANCELLED);
+    CHECK_EQ_U64(count(w, METRIC_ACCEPTED), out + metrics_get_in_flight(w->s.metrics));
+}
+
+static void world_fini(struct world *w) {
+    check_books(w);
+    CHECK(TAILQ_EMPTY(&w->s.requests));
+    CHECK_EQ(relay_streams(w->s.relay), 0);
+    CHECK_EQ_U64(relay_unfilled(w->s.relay, 0), 0);
+    CHECK_EQ_U64(metrics_get_in_flight(w->s.metrics), 0);
+    relay_free(w->s.relay);
+    metrics_free(w->s.metrics);
+    fake_metrics = NULL;
+    tokenizer_free(w->model.tokenizer);
+    config_fini(&w->config);
+}
+
+static void ask(struct world *w, struct fake *f, const char *more) {
+    static char text[4][4096]; // h2o keeps bodies while requests live
+    static int turn;
+    char *body = text[turn++ % 4];
+    snprintf(body, sizeof text[0], "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s%s}",
+             *more ? "," : "", more);
+    fake_init(f, &w->s);
+    f->call->begun_us = mono_us();
+    f->req.entity = h2o_iovec_init(body, strlen(body));
+    api_chat_handle(f->call);
+}
+
+static struct request *place(struct world *w) {
+    struct queue_item *i = queue_first(&w->s.queue);
+    CHECK(i != NULL);
+    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+    struct err e = {0};
+    CHECK_OK(relay_submit(w->s.relay, r, &w->b, &e), e);
+    queue_remove(&w->s.queue, i);
+    return r;
+}
+
+static void tokens(struct world *w, struct frame_stream s, uint32_t first, const uint32_t *ids,
+                   uint32_t n) {
+    struct arena a = {0};
+    struct frame_tokens_entry entry = {
+        .stream = s, .first = first, .ids = frame_ids_of(ids, n, &a), .filled = 1 << 20};
+    struct frame f = {.type = FRAME_TOKENS, .tokens = {.round = 1, .entries = &entry, .count = 1}};
+    relay_on_frame(w->s.relay, &w->b, &f);
+    arena_fini(&a);
+}
+
+static void done(struct world *w, struct frame_stream s, enum frame_finish finish, int64_t stop_id,
+                 uint32_t n) {
+    struct frame f = {.type = FRAME_DONE,
+                      .done = {.stream = s,
+                               .finish = finish,
+                               .stop_id = stop_id,
+                               .completion_tokens = n,
+                               .logits_hash = 0xabc}};
+    relay_on_frame(w->s.relay, &w->b, &f);
+}
+
+static void fail(struct world *w, struct frame_stream s, enum frame_fail_code code) {
+    struct frame f = {.type = FRAME_FAIL, .fail = {.stream = s, .code = code, .message = "why"}};
+    relay_on_frame(w->s.relay, &w->b, &f);
+}
+
+static void drain(struct fake *f) {
+    send_set_flush(&fake_sends);
+    while (f->in_flight)
+        if (fake_proceed(f)) return;
+}
+
+/* ---- reading replies ---- */
+
+struct joined { // of a reply, streamed or whole
+    struct strbuf content, reasoning, ids;
+    char finish[16], hash[65], stop[64];
+    json_int_t completion, reasoning_tokens;
+};
+
+static void joined_fini(struct joined *j) {
+    strbuf_fini(&j->content);
+    strbuf_fini(&j->reasoning);
+    strbuf_fini(&j->ids);
+}
+
+static void add_text(struct strbuf *b, const json_t *v) {
+    if (json_is_string(v)) strbuf_add(b, json_string_value(v), json_string_length(v));
+}
+
+static void add_choice(struct joined *j, const json_t *choice, const json_t *text) {
+    add_text(&j->content, json_object_get(text, "content"));
+    add_text(&j->reasoning, json_object_get(text, "reasoning_content"));
+    const json_t *ids = json_object_get(choice, "token_ids");
+    for (size_t i = 0; i < json_array_size(ids); i++)
+        strbuf_printf(&j->ids, "%lld ", json_integer_value(json_array_get(ids, i)));
+    const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
+    if (!finish) return;
+    CHECK_STR(j->finish, ""); // once
+    snprintf(j->finish, sizeof j->finish, "%s", finish);
+    snprintf(j->hash, sizeof j->hash, "%s",
+             json_string_value(json_object_get(choice, "token_sha256")));
+    char *stop = json_dumps(json_object_get(choice, "stop_reason"), JSON_ENCODE_ANY);
+    snprintf(j->stop, sizeof j->stop, "%s", stop);
+    free(stop);
+}
+
+static void add_usage(struct joined *j, const json_t *usage) {
+    if (!json_is_object(usage)) return;
+    j->completion = json_integer_value(json_object_get(usage, "completion_tokens"));
+    j->reasoning_tokens = json_integer_value(
+        json_object_get(json_object_get(usage, "completion_tokens_details"), "reasoning_tokens"));
+}
+
+static void read_whole(const struct fake *f, struct joined *j) {
+    json_t *v = json_loadb(f->body.p, f->body.len, JSON_ALLOW_NUL, NULL);
+    CHECK(v != NULL);
+    const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+    add_choice(j, choice, json_object_get(choice, "message"));
+    add_usage(j, json_object_get(v, "usage"));
+    json_decref(v);
+}
+
+static void read_stream(const struct fake *f, struct joined *j) {
+    const char *p = f->body.p, *end = p + f->body.len;
+    bool over = false;
+    while (p < end) {
+        const char *blank = memmem(p, (size_t)(end - p), "\n\n", 2);
+        CHECK(blank && !over);
+        if (*p == ':') {
+            p = blank + 2;
+            continue;
+        }
+        CHECK(!memcmp(p, "data: ", 6));
+        CHECK(!memchr(p, '\n', (size_t)(blank - p)));
+        over = !memcmp(p + 6, "[DONE]", 6);
+        json_t *v = over ? NULL : json_loadb(p + 6, (size_t)(blank - p - 6), JSON_ALLOW_NUL, NULL);
+        CHECK(over || v);
+        const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+        if (choice) add_choice(j, choice, json_object_get(choice, "delta"));
+        add_usage(j, json_object_get(v, "usage"));
+        json_decref(v);
+        p = blank + 2;
+    }
+    CHECK(over);
+}
+
+static void check_equal(const struct joined *a, const struct joined *b) {
+    CHECK_STR(strbuf_str(&a->content), strbuf_str(&b->content));
+    CHECK_EQ(a->content.len, b->content.len);
+    CHECK_STR(strbuf_str(&a->reasoning), strbuf_str(&b->reasoning));
+    CHECK_STR(strbuf_str(&a->ids), strbuf_str(&b->ids));
+    CHECK_STR(a->finish, b->finish);
+    CHECK_STR(a->hash, b->hash);
+    CHECK_STR(a->stop, b->stop);
+    CHECK_EQ(a->completion, b->completion);
+    CHECK_EQ(a->reasoning_tokens, b->reasoning_tokens);
+}
+
+/* ---- the same reply, cut in every way ---- */
+
+static uint32_t random_id(void) {
+    static const uint32_t special[] = {TINY_THINK, TINY_END_THINK, TINY_IM_END,
+                                       290 /* not in use */};
+    int what = rand() % 12;
+    if (what == 0) return special[rand() % 4];
+    if (what < 5) return TINY_WORDS + (uint32_t)(rand() % TINY_WORD_COUNT);
+    if (what < 7) return (uint32_t)(rand() % 256);
+    return (uint32_t)(' ' + rand() % 95);
+}
+
+struct reply_case {
+    uint32_t ids[80];
+    uint32_t count;
+    bool stop_id; // ends at the last id, which is a stop id
+    const char *more;
+};
+
+static void make_case(struct reply_case *c) {
+    static const char *const more[] = {
+        "\"ignore_eos\":true",
+        "\"ignore_eos\":true,\"stop\":[\"the\",\"STOP!\"]",
+        "\"ignore_eos\":true,\"stop\":\"aab\",\"include_stop_str_in_output\":true",
+        "\"ignore_eos\":true,\"chat_template_kwargs\":{\"enable_thinking\":false},\"stop\":[\"i\"]",
+        "\"ignore_eos\":true,\"skip_special_tokens\":false,\"min_tokens\":10,\"stop\":[\"a\"]",
+        "\"ignore_eos\":true,\"stop_token_ids\":[65]",
+    };
+    c->count = 1 + (uint32_t)(rand() % 80);
+    for (uint32_t i = 0; i < c->count; i++) c->ids[i] = random_id();
+    c->more = more[rand() % (int)(sizeof more / sizeof *more)];
+    c->stop_id = strstr(c->more, "stop_token_ids") != NULL;
+    for (uint32_t i = 0; i < c->count && c->stop_id; i++)
+        if (c->ids[i] == 65) c->ids[i] = 66; // ids before the last are none
+    if (c->stop_id) c->ids[c->count - 1] = 65;
+}
+
+static void run_case(struct world *w, const struct reply_case *c, bool stream, struct joined *j) {
+    char more[400];
+    snprintf(more, sizeof more, "%s,\"seed\":1,\"return_token_ids\":true%s", c->more,
+             stream ? ",\"stream\":true,\"stream_options\":{\"include_usage\":true}" : "");
+    struct fake f;
+    ask(w, &f, more);
+    struct frame_stream s = place(w)->stream;
+    unsigned cancels = w->b.cancels;
+    uint32_t at = 0;
+    while (at < c->count && w->b.cancels == cancels) {
+        uint32_t n = 1 + (uint32_t)(rand() % (stream ? 6 : 80));
+        if (n > c->count - at) n = c->count - at;
+        tokens(w, s, at, c->ids + at, n);
+        at += n;
+        if (rand() % 2) send_set_flush(&fake_sends);
+        if (rand() % 2 && f.in_flight) fake_proceed(&f);
+    }
+    if (w->b.cancels == cancels)
+        done(w, s, c->stop_id ? FRAME_FINISH_STOP : FRAME_FINISH_LENGTH, c->stop_id ? 65 : -1,
+             c->count);
+    drain(&f);
+    if (stream)
+        read_stream(&f, j);
+    else
+        read_whole(&f, j);
+    fake_fini(&f);
+}
+
+TEST(any_cutting_of_the_ids_gives_the_whole_reply) {
+    struct world w;
+    world_init(&w);
+    srand(11);
+    for (int i = 0; i < 1500; i++) {
+        struct reply_case c;
+        struct joined whole = {0};
+        make_case(&c);
+        run_case(&w, &c, false, &whole);
+        for (int k = 0; k < 3; k++) {
+            struct joined streamed = {0};
+            run_case(&w, &c, true, &streamed);
+            check_equal(&streamed, &whole);
+            joined_fini(&streamed);
+        }
+        if (c.stop_id) {
+            CHECK_STR(whole.finish, "stop");
+            CHECK_STR(whole.stop, "65");
+            CHECK_EQ(whole.completion, c.count);
+        }
+        joined_fini(&whole);
+    }
+    world_fini(&w);
+}
+
+TEST(every_write_of_a_stream_is_whole_events_and_the_last_has_the_end_mark) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "\"stream\":true");
+    struct frame_stream s = place(&w)->stream;
+    CHECK_EQ(f.sends, 0); // no status line before the first token
+    static const uint32_t ids[] = {'a', 'b', TINY_END_THINK, 'c'};
+    for (uint32_t i = 0; i < 4; i++) {
+        tokens(&w, s, i, ids + i, 1);
+        send_set_flush(&fake_sends);
+        if (!f.in_flight) continue;
+        CHECK_HAS(f.flying_copy, "data: {");
+        CHECK(!memcmp(f.flying.base + f.flying.len - 2, "\n\n", 2));
+        fake_proceed(&f);
+    }
+    CHECK_EQ(f.req.res.status, 200);
+    done(&w, s, FRAME_FINISH_LENGTH, -1, 4);
+    send_set_flush(&fake_sends);
+    CHECK(f.final);
+    CHECK(f.flying.len > 14 && !memcmp(f.flying.base + f.flying.len - 14, "data: [DONE]\n\n", 14));
+    CHECK(fake_proceed(&f));
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(the_checkpoints_stop_id_counts_and_has_no_text) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    struct joined j = {0};
+    ask(&w, &f,
+        "\"skip_special_tokens\":false,\"return_token_ids\":true,\"chat_template_kwargs\":{"
+        "\"enable_thinking\":false}");
+    struct frame_stream s = place(&w)->stream;
+    static const uint32_t ids[] = {'a', TINY_IM_END};
+    tokens(&w, s, 0, ids, 2);
+    done(&w, s, FRAME_FINISH_STOP, TINY_IM_END, 2);
+    drain(&f);
+    read_whole(&f, &j);
+    CHECK_STR(strbuf_str(&j.content), "a");
+    CHECK_STR(j.ids.p, "97 300 ");
+    CHECK_STR(j.finish, "stop");
+    CHECK_STR(j.stop, "null");
+    CHECK_EQ(j.completion, 2);
+    joined_fini(&j);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(the_logits_hash_is_given_when_asked_for) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "\"return_logits_hash\":true");
+    struct frame_stream s = place(&w)->stream;
+    CHECK(w.b.last.logits_hash);
+    static const uint32_t ids[] = {'a'};
+    tokens(&w, s, 0, ids, 1);
+    done(&w, s, FRAME_FINISH_LENGTH, -1, 1);
+    drain(&f);
+    CHECK_HAS(f.body.p, "\"logits_hash\":\"0000000000000abc\"");
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+/* ---- what goes wrong ---- */
+
+TEST(frames_of_a_slots_earlier_user_reach_nobody) {
+    struct world w;
+    world_init(&w);
+    struct fake first, second;
+    static const uint32_t ids[] = {'a', 'b'};
+    ask(&w, &first, "");
+    struct frame_stream old = place(&w)->stream;
+    tokens(&w, old, 0, ids, 1);
+    fake_reset(&first);
+    CHECK_EQ(w.b.cancels, 1);
+    CHECK_EQ(w.b.cancelled.id, old.id);
+    ask(&w, &second, "\"return_token_ids\":true");
+    struct request *r = place(&w);
+    CHECK_EQ(r->stream.id, old.id); // the slot is used again
+    CHECK(r->stream.epoch != old.epoch);
+    tokens(&w, old, 1, ids, 1);
+    done(&w, old, FRAME_FINISH_CANCELLED, -1, 2);
+    fail(&w, old, FRAME_FAIL_INTERNAL);
+    CHECK_EQ(r->ids.len, 0);
+    CHECK_EQ(w.b.drops, 0);
+    struct frame_stream s = r->stream;
+    tokens(&w, s, 0, ids, 1);
+    done(&w, s, FRAME_FINISH_LENGTH, -1, 1);
+    drain(&second);
+    CHECK_HAS(second.body.p, "\"token_ids\":[97]");
+    fake_fini(&first);
+    fake_fini(&second);
+    world_fini(&w);
+}
+
+TEST(ids_with_a_gap_a_repeat_or_too_many_fail_the_stream_and_drop_the_worker) {
+    static const struct { uint32_t first, n; } cases[] = {{2, 1}, {0, 1}, {1, 4}};
+    static const uint32_t ids[] = {'a', 'b', 'c', 'd'};
+    for (size_t i = 0; i < 3; i++) {
+        struct world w;
+        world_init(&w);
+        struct fake f;
+        ask(&w, &f, "\"max_tokens\":4");
+        struct frame_stream s = place(&w)->stream;
+        tokens(&w, s, 0, ids, 1);
+        tokens(&w, s, cases[i].first, ids, cases[i].n);
+        CHECK_EQ(w.b.drops, 1);
+        CHECK_EQ(w.b.cancels, 1);
+        drain(&f);
+        CHECK_EQ(f.req.res.status, 500);
+        CHECK_HAS(f.body.p, "internal_error");
+        CHECK_EQ_U64(count(&w, METRIC_FAILED), 1);
+        fake_fini(&f);
+        world_fini(&w);
+    }
+}
+
+TEST(an_end_whose_count_is_not_ours_is_an_error_not_a_short_reply) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    static const uint32_t ids[] = {'a'};
+    ask(&w, &f, "\"stream\":true");
+    struct frame_stream s = place(&w)->stream;
+    tokens(&w, s, 0, ids, 1);
+    done(&w, s, FRAME_FINISH_LENGTH, -1, 2);
+    drain(&f);
+    CHECK_HAS(f.body.p, "internal_error");
+    CHECK(!strstr(f.body.p, "[DONE]"));
+    CHECK_EQ(w.b.drops, 1);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(a_full_worker_sends_the_request_back_to_the_front) {
+    struct world w;
+    world_init(&w);
+    struct fake first, second;
+    ask(&w, &first, "");
+    struct request *r = place(&w);
+    ask(&w, &second, "");
+    fail(&w, r->stream, FRAME_FAIL_FULL);
+    CHECK(queue_first(&w.s.queue) == &r->queue_item);
+    CHECK_EQ(r->state, REQUEST_QUEUED);
+    CHECK_EQ(w.s.queue.requests, 2);
+    fake_reset(&first);
+    fake_reset(&second);
+    CHECK_EQ(w.b.cancels, 0); // neither was at a worker
+    fake_fini(&first);
+    fake_fini(&second);
+    world_fini(&w);
+}
+
+TEST(a_lost_worker_is_503_before_the_first_byte_and_an_event_behind_it) {
+    struct world w;
+    world_init(&w);
+    struct fake early, late;
+    static const uint32_t ids[] = {'a'};
+    ask(&w, &early, "\"stream\":true");
+    place(&w);
+    ask(&w, &late, "\"stream\":true");
+    tokens(&w, place(&w)->stream, 0, ids, 1);
+    relay_on_lost(w.s.relay, &w.b, "gone");
+    drain(&early);
+    drain(&late);
+    CHECK_EQ(early.req.res.status, 503);
+    CHECK_HAS(early.body.p, "\"code\":\"worker_lost\"");
+    CHECK(fake_header(&early, "retry-after") != NULL);
+    CHECK_EQ(late.req.res.status, 200);
+    CHECK_HAS(late.body.p, "data: {\"error\":");
+    CHECK_HAS(late.body.p, "\"code\":\"worker_lost\"");
+    CHECK(!strstr(late.body.p, "[DONE]"));
+    fake_fini(&early);
+    fake_fini(&late);
+    world_fini(&w);
+}
+
+// Text for a client that does not read is bounded; what is behind it stays ids and comes when it reads again.
+TEST(a_slow_client_is_held_back_and_loses_nothing) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    struct joined j = {0};
+    ask(&w, &f,
+        "\"stream\":true,\"return_token_ids\":true,\"stream_options\":{\"include_usage\":true},"
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}");
+    struct request *r = place(&w);
+    struct frame_stream s = r->stream;
+    enum { N = 2000 };
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t id = 'a' + i % 26;
+        tokens(&w, s, i, &id, 1);
+        send_set_flush(&fake_sends); // the first write never ends
+    }
+    CHECK_EQ(r->ids.len, N);
+    CHECK(r->taken < N);
+    CHECK(send_waiting_bytes(r->send) < (64 << 10) + 4096);
+    done(&w, s, FRAME_FINISH_LENGTH, -1, N);
+    CHECK_EQ(r->state, REQUEST_FLUSHING);
+    drain(&f);
+    read_stream(&f, &j);
+    CHECK_EQ(j.content.len, N);
+    CHECK_EQ(j.completion, N);
+    joined_fini(&j);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(a_full_queue_is_429_and_is_not_counted_as_accepted) {
+    struct world w;
+    world_init(&w);
+    struct fake f[5];
+    for (int i = 0; i < 5; i++) ask(&w, &f[i], "");
+    CHECK_EQ(f[4].req.res.status, 429);
+    CHECK(fake_header(&f[4], "retry-after-ms") != NULL);
+    CHECK_EQ_U64(count(&w, METRIC_ACCEPTED), 4);
+    for (int i = 0; i < 5; i++) fake_reset(&f[i]);
+    for (int i = 0; i < 5; i++) fake_fini(&f[i]);
+    CHECK_EQ_U64(count(&w, METRIC_CANCELLED), 4);
+    world_fini(&w);
+}
+
+TEST(limits_become_what_the_worker_is_told) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f,
+        "\"top_p\":0,\"seed\":-1,\"min_tokens\":3,\"max_tokens\":999999,\"stop_token_ids\":[5,6],"
+        "\"draft\":false,"
+        "\"logit_bias\":{\"7\":-100},\"priority\":-5,\"cache_salt\":\"s\"");
+    struct request *r = place(&w);
+    const struct frame_submit *s = &w.b.last;
+    CHECK_EQ(s->max_tokens, CONTEXT - r->prompt.len);
+    CHECK_EQ(s->min_tokens, 3);
+    CHECK_EQ(s->sampling.top_k, 1); // top_p 0: one token
+    CHECK(s->sampling.top_p == 1);
+    CHECK_EQ_U64(s->sampling.seed, UINT64_MAX);
+    CHECK_EQ(s->sampling.bias_count, 1);
+    CHECK_EQ(s->stop.count, 2);
+    CHECK(!s->draft && !s->ignore_eos && s->in_thought);
+    CHECK_EQ(s->priority, -5);
+    CHECK(s->prefix_salt != 0);
+    CHECK_EQ(s->given.count, 0);
+    fake_reset(&f);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(time_brings_the_status_line_keepalives_and_deadlines) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "\"stream\":true");
+    struct request *r = place(&w);
+    uint64_t t = r->received_us / 1000;
+    request_tick(r, t + 9000);
+    send_set_flush(&fake_sends);
+    CHECK_EQ(f.sends, 0);
+    request_tick(r, t + 10001); // stream.first_byte_s
+    send_set_flush(&fake_sends);
+    CHECK_EQ(f.sends, 1);
+    CHECK_EQ(f.flying.len, 0);
+    fake_proceed(&f);
+    uint64_t last = send_last_ms(r->send);
+    request_tick(r, last + 9000);
+    send_set_flush(&fake_sends);
+    CHECK_EQ(f.sends, 1);
+    request_tick(r, last + 10001);
+    send_set_flush(&fake_sends);
+    CHECK_EQ(f.sends, 2);
+    fake_proceed(&f);
+    CHECK_STR(f.body.p, ": keepalive\n\n");
+    request_tick(r, t + 3600001); // limits.request_s
+    drain(&f);
+    CHECK_HAS(f.body.p, "deadline_exceeded");
+    CHECK_EQ(w.b.cancels, 1);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+/* ---- the books ---- */
+
+enum { LIVE_MAX = 4 };
+
+static void random_step(struct world *w, struct fake *f, bool *live) {
+    int i = rand() % LIVE_MAX;
+    if (!live[i]) {
+        static const char *const more[] = {"", "\"stream\":true", "\"stream\":true,\"stop\":\"a\"",
+                                           "\"n\":2", "\"max_tokens\":3"};
+        ask(w, &f[i], more[rand() % 5]);
+        live[i] = true;
+        return;
+    }
+    struct request *r = TAILQ_FIRST(&w->s.requests);
+    for (int skip = rand() % LIVE_MAX; r && skip > 0 && TAILQ_NEXT(r, link); skip--)
+        r = TAILQ_NEXT(r, link);
+    uint32_t id = 'a' + (uint32_t)(rand() % 3);
+    bool at_worker = r && r->stream.id;
+    switch (rand() % 8) {
+    case 0: fake_reset(&f[i]); break;
+    case 1:
+        if (queue_first(&w->s.queue)) place(w);
+        break;
+    case 2:
+    case 3:
+        if (at_worker) tokens(w, r->stream, (uint32_t)r->ids.len, &id, 1);
+        break;
+    case 4:
+        if (at_worker) done(w, r->stream, FRAME_FINISH_LENGTH, -1, (uint32_t)r->ids.len);
+        break;
+    case 5:
+        if (at_worker) fail(w, r->stream, rand() % 2 ? FRAME_FAIL_FULL : FRAME_FAIL_DEVICE);
+        break;
+    case 6:
+        if (rand() % 10 == 0) relay_on_lost(w->s.relay, &w->b, "gone");
+        break;
+    default: send_set_flush(&fake_sends);
+    }
+}
+
+TEST(accepted_is_finished_failed_cancelled_and_in_flight_at_every_moment) {
+    struct world w;
+    world_init(&w);
+    struct fake f[LIVE_MAX];
+    bool live[LIVE_MAX] = {0};
+    srand(5);
+    for (int step = 0; step < 20000; step++) {
+        random_step(&w, f, live);
+        check_books(&w);
+        for (int i = 0; i < LIVE_MAX; i++) {
+            if (!live[i]) continue;
+            bool over = f[i].disposed;
+            if (!over && f[i].in_flight && rand() % 2) over = fake_proceed(&f[i]);
+            if (!over) continue;
+            fake_fini(&f[i]);
+            live[i] = false;
+        }
+    }
+    CHECK(count(&w, METRIC_FINISHED) > 100 && count(&w, METRIC_FAILED) > 100 &&
+          count(&w, METRIC_CANCELLED) > 100);
+    for (int i = 0; i < LIVE_MAX; i++)
+        if (live[i]) fake_fini(&f[i]);
+    world_fini(&w);
+}

@@ -1,0 +1,44 @@
+/* Which worker: one that can, the soonest, the lowest rank. */
+#include "router/pick.h"
+#include "tests/lib/test.h"
+
+static const struct pick_worker idle = {
+    .ready = true, .room = 4, .fill_tokens_per_s = 1000, .round_ms = 10};
+
+TEST(only_ready_workers_with_room_are_picked) {
+    struct pick_worker w[3] = {idle, idle, idle};
+    w[0].ready = false;
+    w[1].room = 0;
+    CHECK_EQ(pick(w, 3, 100), 2);
+    w[2].ready = false;
+    CHECK_EQ(pick(w, 3, 100), -1);
+    CHECK_EQ(pick(w, 0, 100), -1);
+}
+
+TEST(ties_go_to_the_lowest_rank) {
+    struct pick_worker w[3] = {idle, idle, idle};
+    CHECK_EQ(pick(w, 3, 100), 0);
+}
+
+TEST(unfilled_prompts_and_running_streams_count_as_work) {
+    struct pick_worker w[2] = {idle, idle};
+    w[0].streams = 1;
+    CHECK_EQ(pick(w, 2, 10), 1);
+    w[1].unfilled_tokens = 5000; // 5 s against one round
+    CHECK_EQ(pick(w, 2, 10), 0);
+    w[0].streams = 1000; // 10 s
+    CHECK_EQ(pick(w, 2, 10), 1);
+}
+
+TEST(a_faster_worker_wins_a_long_prompt) {
+    struct pick_worker w[2] = {idle, idle};
+    w[1].fill_tokens_per_s = 8000;
+    w[1].streams = 3;
+    CHECK_EQ(pick(w, 2, 8000), 1);
+    CHECK_EQ(pick(w, 2, 10), 0);
+}
+
+TEST(a_worker_that_has_not_measured_itself_can_be_picked) {
+    struct pick_worker w[1] = {{.ready = true, .room = 1}};
+    CHECK_EQ(pick(w, 1, 1000), 0);
+}
