@@ -14,6 +14,7 @@
 #include "router/snapshot.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,21 +107,39 @@ void api_status_metrics(struct http_call *c) {
     strbuf_fini(&body);
 }
 
+// ,"key":[...]: the different texts that the workers have in one field; prefix goes before each.
+static void add_distinct(struct strbuf *out, const struct snapshot *s, const char *key,
+                         const char *prefix, size_t field) {
+    bool any = false;
+    strbuf_printf(out, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < s->worker_count; i++) {
+        const char *text = (const char *)&s->workers[i] + field;
+        bool again = !*text;
+        for (uint32_t j = 0; j < i && !again; j++)
+            again = !strcmp(text, (const char *)&s->workers[j] + field);
+        if (again) continue;
+        struct strbuf whole = {0};
+        strbuf_printf(&whole, "%s%s", prefix, text);
+        if (any) strbuf_add_char(out, ',');
+        jsontext_string(out, whole.p, whole.len);
+        strbuf_fini(&whole);
+        any = true;
+    }
+    strbuf_add_char(out, ']');
+}
+
 void api_status_version(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
     struct strbuf body = {0};
-    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"fingerprints\":[",
-                  version_string(), version_commit());
-    bool any = false;
-    for (uint32_t i = 0; i < shot->worker_count; i++) {
-        const char *f = shot->workers[i].fingerprint;
-        bool again = !*f;
-        for (uint32_t j = 0; j < i && !again; j++) again = !strcmp(f, shot->workers[j].fingerprint);
-        if (again) continue;
-        strbuf_printf(&body, "%s\"b%s-%s\"", any ? "," : "", version_string(), f);
-        any = true;
-    }
-    strbuf_add_str(&body, "]}");
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "b%s-", version_string());
+    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"", version_string(),
+                  version_commit());
+    add_distinct(&body, shot, "fingerprints", prefix,
+                 offsetof(struct snapshot_worker, fingerprint));
+    add_distinct(&body, shot, "checkpoints", "", offsetof(struct snapshot_worker, checkpoint));
+    add_distinct(&body, shot, "devices", "", offsetof(struct snapshot_worker, device));
+    strbuf_add_char(&body, '}');
     reply_json(c, 200, &body);
 }
 

@@ -98,6 +98,8 @@ static void fill_worker(struct snapshot_worker *w, const struct backend *b) {
     COPY(w->gpu_uuid, i.gpu_uuid);
     COPY(w->gpu_pci, i.gpu_pci);
     fingerprint_hex(&i.fingerprint, w->fingerprint);
+    COPY(w->checkpoint, i.fingerprint.checkpoint);
+    COPY(w->device, i.fingerprint.device);
     fill_status(w, &i.status);
     w->streams_sent = i.streams_sent;
     w->restarts = i.restarts;

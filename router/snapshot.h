@@ -20,6 +20,7 @@ struct snapshot_worker {
     char version[SNAPSHOT_TEXT_BYTES];
     char gpu_name[SNAPSHOT_TEXT_BYTES], gpu_uuid[SNAPSHOT_TEXT_BYTES], gpu_pci[SNAPSHOT_TEXT_BYTES];
     char fingerprint[9]; // 8 hex of all its parts; "" until it is whole
+    char checkpoint[SNAPSHOT_TEXT_BYTES], device[SNAPSHOT_TEXT_BYTES]; // two of the parts
     uint32_t context_max;
     uint32_t streams_running, streams_max, room, streams_sent;
     uint32_t queue_requests;
