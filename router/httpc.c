@@ -54,7 +54,8 @@ static bool split_port(char *host, bool has_scheme, const char **ret_port) {
     }
     *colon = '\0';
     *ret_port = colon + 1;
-    return (*ret_port)[0] && strspn(*ret_port, "0123456789") == strlen(*ret_port);
+    size_t digits = strspn(*ret_port, "0123456789");
+    return digits && digits < 6 && !(*ret_port)[digits] && atoi(*ret_port) <= UINT16_MAX;
 }
 
 static void set_prefix(struct httpc_address *a, const char *path) {
