@@ -83,7 +83,8 @@ static void take_ids(struct bench_ask *a, const json_t *ids) {
         uint32_t id = (uint32_t)json_integer_value(json_array_get(ids, i));
         sha256_add_le32(a->hash, &id, 1);
     }
-    bench_arrivals_add(&a->arrivals, a->now_ns, (uint32_t)n, a->gaps);
+    a->read_ids += (uint32_t)n;
+    a->read_rounds++;
 }
 
 static void take_choice(struct bench_ask *a, const json_t *c) {
@@ -135,15 +136,18 @@ static void on_head(void *arg, int status) {
 static void on_body(void *arg, const char *p, size_t len) {
     struct bench_ask *a = arg;
     struct err e = {0};
-    a->now_ns = mono_ns(); // of all events of one read
+    uint64_t now_ns = mono_ns(); // of all events of one read
     if (a->status != 200) {
         if (a->refusal.len < REFUSAL_BYTES_MAX) strbuf_add(&a->refusal, p, len);
         return;
     }
+    a->read_ids = a->read_rounds = 0;
     if (sse_feed(&a->sse, p, len, &e)) {
         fail(a, "%s", e.msg);
         httpc_cancel(a->http);
     }
+    if (a->read_rounds)
+        bench_arrivals_add(&a->arrivals, now_ns, a->read_ids, a->read_rounds, a->gaps);
 }
 
 static void fail_refused(struct bench_ask *a) {
@@ -181,10 +185,10 @@ static void on_end(void *arg, int st, const struct err *e) {
     if (st) fail(a, "%s", e->msg);
     judge(a);
     a->sent_ns = httpc_sent_ns(a->http);
-    if (a->arrivals.events)
+    if (a->arrivals.rounds)
         a->reply.first_token_ms = (double)(a->arrivals.first_ns - a->sent_ns) / 1e6;
     a->reply.tokens_per_s = bench_rate_per_s(bench_arrivals_rate(&a->arrivals, 1));
-    if (!a->reply.rounds) a->reply.rounds = a->arrivals.events;
+    if (!a->reply.rounds) a->reply.rounds = a->arrivals.rounds;
     a->over = true;
     sse_fini(&a->sse);
     sha256_free(a->hash);

@@ -46,8 +46,8 @@ struct bench_ask {
     struct httpc *http;
     struct sse sse;
     struct sha256 *hash;
-    struct strbuf refusal; // body of a reply that is no stream
-    uint64_t now_ns;
+    struct strbuf refusal;          // body of a reply that is no stream
+    uint32_t read_ids, read_rounds; // that the bytes now read brought
     uint32_t tokens_wanted;
     int status;
     bool must_be_cold, done;

@@ -31,17 +31,18 @@ double bench_list_median(struct bench_list *l) {
     return l->count % 2 ? l->v[half] : (l->v[half - 1] + l->v[half]) / 2;
 }
 
-void bench_arrivals_add(struct bench_arrivals *a, uint64_t now_ns, uint32_t count,
+void bench_arrivals_add(struct bench_arrivals *a, uint64_t now_ns, uint32_t ids, uint32_t rounds,
                         struct bench_list *gaps) {
-    if (!a->events) {
+    if (!a->rounds) {
         a->first_ns = now_ns;
-        a->first_ids = count;
-    } else if (gaps) {
-        bench_list_add(gaps, (double)(now_ns - a->last_ns) / 1e6);
+        a->first_ids = ids;
+    } else {
+        double gap_ms = (double)(now_ns - a->last_ns) / 1e6 / rounds;
+        for (uint32_t i = 0; gaps && i < rounds; i++) bench_list_add(gaps, gap_ms);
     }
     a->last_ns = now_ns;
-    a->ids += count;
-    a->events++;
+    a->ids += ids;
+    a->rounds += rounds;
 }
 
 void bench_rate_add(struct bench_rate *sum, struct bench_rate r) {
@@ -60,7 +61,7 @@ static const struct bench_arrivals *scan(const struct bench_arrivals *v, size_t 
     *ret_ids = 0;
     *ret_last_ns = 0;
     for (size_t i = 0; i < count; i++) {
-        if (!v[i].events) continue;
+        if (!v[i].rounds) continue;
         if (!first || v[i].first_ns < first->first_ns) first = &v[i];
         if (v[i].last_ns > *ret_last_ns) *ret_last_ns = v[i].last_ns;
         *ret_ids += v[i].ids;

@@ -17,10 +17,11 @@ double bench_list_median(struct bench_list *l);
 struct bench_arrivals {
     uint64_t first_ns, last_ns; // of ids; 0 while none came
     uint32_t ids, first_ids;    // in all, in the first arrival
-    uint32_t events;            // arrivals; events of one read have one time
+    uint32_t rounds;            // in which they were made, as far as events tell
 };
-// Adds count ids; the gap to the arrival before goes to gaps (NULL: nobody wants it) in ms.
-void bench_arrivals_add(struct bench_arrivals *a, uint64_t now_ns, uint32_t count,
+// One read brought the ids of so many rounds (both above 0). The time since the read before, spread evenly over its
+// rounds, goes to gaps (NULL: nobody wants it) in ms, once for each: how reads cut a stream is chance.
+void bench_arrivals_add(struct bench_arrivals *a, uint64_t now_ns, uint32_t ids, uint32_t rounds,
                         struct bench_list *gaps);
 // Ids and the time in which they came. Sums of these give a mean rate: all ids by all the time, so that a reply whose
 // ids came in one heap (a busy machine) cannot pass for an endlessly fast one.

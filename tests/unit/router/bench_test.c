@@ -56,25 +56,25 @@ TEST(a_rate_counts_the_ids_behind_the_first_arrival) {
     struct bench_arrivals a = {0};
     struct bench_list gaps = {0};
     CHECK(isnan(bench_rate_per_s(bench_arrivals_rate(&a, 1))));
-    bench_arrivals_add(&a, 1000 * MS, 3, &gaps);
+    bench_arrivals_add(&a, 1000 * MS, 3, 1, &gaps);
     CHECK(isnan(bench_rate_per_s(bench_arrivals_rate(&a, 1)))); // one arrival is no rate
-    bench_arrivals_add(&a, 1010 * MS, 4, &gaps);
-    bench_arrivals_add(&a, 1040 * MS, 4, &gaps);
+    bench_arrivals_add(&a, 1010 * MS, 4, 1, &gaps);
+    bench_arrivals_add(&a, 1040 * MS, 4, 3, &gaps); // three rounds came in one read
     CHECK_EQ(a.ids, 11);
-    CHECK_EQ(a.events, 3);
+    CHECK_EQ(a.rounds, 5);
     CHECK_NEAR(bench_rate_per_s(bench_arrivals_rate(&a, 1)), 200, 1e-9); // 8 ids in 40 ms
     CHECK_NEAR(bench_rate_per_s(bench_arrivals_wall(&a, 1, 990 * MS)), 220, 1e-9);
-    CHECK_EQ(gaps.count, 2);
-    CHECK_NEAR(bench_list_median(&gaps), 20, 1e-9);
+    CHECK_EQ(gaps.count, 4);
+    CHECK_NEAR(bench_list_median(&gaps), 10, 1e-9);
     bench_list_fini(&gaps);
 }
 
 TEST(a_total_spans_from_the_first_id_of_any_stream_to_the_last) {
     struct bench_arrivals v[3] = {{0}};
-    bench_arrivals_add(&v[0], 100 * MS, 1, NULL);
-    bench_arrivals_add(&v[0], 200 * MS, 10, NULL);
-    bench_arrivals_add(&v[2], 50 * MS, 2, NULL); // v[1] failed: nothing came
-    bench_arrivals_add(&v[2], 150 * MS, 7, NULL);
+    bench_arrivals_add(&v[0], 100 * MS, 1, 1, NULL);
+    bench_arrivals_add(&v[0], 200 * MS, 10, 1, NULL);
+    bench_arrivals_add(&v[2], 50 * MS, 2, 1, NULL); // v[1] failed: nothing came
+    bench_arrivals_add(&v[2], 150 * MS, 7, 1, NULL);
     CHECK_NEAR(bench_rate_per_s(bench_arrivals_rate(v, 3)), 18 / 0.150, 1e-9);
 }
 
@@ -300,7 +300,8 @@ TEST(a_whole_reply_gives_its_digests_and_figures) {
     CHECK_EQ(a.reply.prompt_tokens, 7);
     CHECK_EQ(a.reply.cached_tokens, 4);
     CHECK_EQ(a.reply.rounds, 2);
-    CHECK_EQ(a.arrivals.events, 2);
+    CHECK_EQ(a.arrivals.ids, 3);
+    CHECK_EQ(a.arrivals.rounds, 2);
     CHECK_NEAR(a.reply.fill_ms, 1.5, 0);
     CHECK(a.reply.first_token_ms >= 0);
     CHECK_STR(a.reply.digest.logits_hash, "0abc");
