@@ -1,7 +1,6 @@
 /* bench_ask: see bench_ask.h. */
 #include "router/bench_ask.h"
 #include "common/err.h"
-#include "common/mono.h"
 #include "common/num.h"
 #include "router/httpc.h"
 #include "router/text/utf8.h"
@@ -129,6 +128,13 @@ static void on_event(void *arg, const char *data, size_t len) {
     json_decref(o);
 }
 
+// What came in one read came at one time, however many chunks and events it was.
+static void end_read(struct bench_ask *a) {
+    if (a->read_rounds)
+        bench_arrivals_add(&a->arrivals, a->read_ns, a->read_ids, a->read_rounds, a->gaps);
+    a->read_ids = a->read_rounds = 0;
+}
+
 static void on_head(void *arg, int status) {
     ((struct bench_ask *)arg)->status = status;
 }
@@ -136,18 +142,16 @@ static void on_head(void *arg, int status) {
 static void on_body(void *arg, const char *p, size_t len) {
     struct bench_ask *a = arg;
     struct err e = {0};
-    uint64_t now_ns = mono_ns(); // of all events of one read
     if (a->status != 200) {
         if (a->refusal.len < REFUSAL_BYTES_MAX) strbuf_add(&a->refusal, p, len);
         return;
     }
-    a->read_ids = a->read_rounds = 0;
+    if (httpc_read_ns(a->http) != a->read_ns) end_read(a);
+    a->read_ns = httpc_read_ns(a->http);
     if (sse_feed(&a->sse, p, len, &e)) {
         fail(a, "%s", e.msg);
         httpc_cancel(a->http);
     }
-    if (a->read_rounds)
-        bench_arrivals_add(&a->arrivals, now_ns, a->read_ids, a->read_rounds, a->gaps);
 }
 
 static void fail_refused(struct bench_ask *a) {
@@ -182,6 +186,7 @@ static void judge(struct bench_ask *a) {
 
 static void on_end(void *arg, int st, const struct err *e) {
     struct bench_ask *a = arg;
+    end_read(a);
     if (st) fail(a, "%s", e->msg);
     judge(a);
     a->sent_ns = httpc_sent_ns(a->http);

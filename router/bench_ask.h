@@ -47,7 +47,8 @@ struct bench_ask {
     struct sse sse;
     struct sha256 *hash;
     struct strbuf refusal;          // body of a reply that is no stream
-    uint32_t read_ids, read_rounds; // that the bytes now read brought
+    uint64_t read_ns;               // the read that is being taken in,
+    uint32_t read_ids, read_rounds; // and what it has brought so far
     uint32_t tokens_wanted;
     int status;
     bool must_be_cold, done;

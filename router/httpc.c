@@ -129,7 +129,7 @@ struct httpc {
     unsigned next_address;
     bool io_open, ended; // io_open: finish() has to close it
     int handles;         // not yet closed
-    uint64_t stall_ms, sent_ns;
+    uint64_t stall_ms, sent_ns, read_ns;
     int st; // what on_end will say
     struct err err;
     char buffer[READ_BYTES];
@@ -176,6 +176,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *ret) {
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     struct httpc *c = s->data;
     if (n == 0 || c->ended) return;
+    c->read_ns = mono_ns();
     if (n < 0 && n != UV_EOF) {
         fail_uv(c, "read from", (int)n);
         return;
@@ -301,6 +302,10 @@ void httpc_cancel(struct httpc *c) {
 
 uint64_t httpc_sent_ns(const struct httpc *c) {
     return c->sent_ns;
+}
+
+uint64_t httpc_read_ns(const struct httpc *c) {
+    return c->read_ns;
 }
 
 /* ---- a request on a loop of its own ---- */

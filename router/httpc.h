@@ -51,6 +51,8 @@ struct httpc *httpc_start(uv_loop_t *loop, const struct httpc_address *to,
 void httpc_cancel(struct httpc *c);
 // mono_ns() when the connection stood and the request went out; 0 before.
 uint64_t httpc_sent_ns(const struct httpc *c);
+// mono_ns() of the read whose bytes on_body is being given: one read may give it several pieces.
+uint64_t httpc_read_ns(const struct httpc *c);
 
 // One request on a loop of its own: blocks until the reply is whole. Any status is ST_OK.
 int httpc_fetch(const struct httpc_address *to, const struct httpc_request *r, int *ret_status,
