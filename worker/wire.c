@@ -172,9 +172,9 @@ static nng_msg *msg_of(const struct frame *f, struct err *e) {
 
 struct call {
     nng_aio *aio;
-    int fd;         // eventfd: the operation on aio has ended
-    int gone_fd;    // eventfd: the connection has
-    bool receiving; // a message that comes is ours
+    int fd;      // eventfd: the operation on aio has ended
+    int gone_fd; // eventfd: the connection has
+    enum { CALL_IDLE, CALL_SENDING, CALL_RECEIVING } phase; // of aio
 };
 
 static void on_call(void *arg) {
@@ -206,23 +206,28 @@ static int call_wait(struct call *c, int stop_fd, uint64_t until_ms, struct err 
     }
 }
 
-static int exchange(nng_socket s, struct call *c, nng_msg **m, int stop_fd, struct err *e) {
-    uint64_t until_ms = mono_ms() + WIRE_REPLY_MS;
-    nng_aio_set_msg(c->aio, *m);
-    nng_send_aio(s, c->aio);
+static int call_step(struct call *c, int stop_fd, uint64_t until_ms, struct err *e) {
     int st = call_wait(c, stop_fd, until_ms, e);
     if (st) return st;
     int rv = nng_aio_result(c->aio);
-    if (rv) return err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv));
-    *m = NULL; // nng's now
-    c->receiving = true;
-    nng_recv_aio(s, c->aio);
-    st = call_wait(c, stop_fd, until_ms, e);
+    return rv ? (int)err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv)) : ST_OK;
+}
+
+// Sends m, which is the call's from now on, and receives the answer.
+static int exchange(nng_socket s, struct call *c, nng_msg *m, nng_msg **ret, int stop_fd,
+                    struct err *e) {
+    uint64_t until_ms = mono_ms() + WIRE_REPLY_MS;
+    c->phase = CALL_SENDING;
+    nng_aio_set_msg(c->aio, m);
+    nng_send_aio(s, c->aio);
+    int st = call_step(c, stop_fd, until_ms, e);
     if (st) return st;
-    rv = nng_aio_result(c->aio);
-    if (rv) return err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv));
-    c->receiving = false;
-    *m = nng_aio_get_msg(c->aio);
+    c->phase = CALL_RECEIVING;
+    nng_recv_aio(s, c->aio);
+    st = call_step(c, stop_fd, until_ms, e);
+    if (st) return st;
+    c->phase = CALL_IDLE;
+    *ret = nng_aio_get_msg(c->aio);
     return ST_OK;
 }
 
@@ -248,8 +253,9 @@ static void close_call(struct call *call, nng_socket s, const char *url) {
     nng_close(s);
     if (call->aio) {
         nng_aio_stop(call->aio);
-        bool came = call->receiving && !nng_aio_result(call->aio);
-        if (came) nng_msg_free(nng_aio_get_msg(call->aio));
+        bool failed = nng_aio_result(call->aio) != 0;
+        bool ours = call->phase == (failed ? CALL_SENDING : CALL_RECEIVING); // unsent, or just come
+        if (ours) nng_msg_free(nng_aio_get_msg(call->aio));
         nng_aio_free(call->aio);
     }
     if (call->fd >= 0) close(call->fd);
@@ -264,10 +270,11 @@ static int ask_lobby(nng_msg **ret, const struct wire_config *c, struct err *e) 
     nng_msg *m = msg_of(&f, e);
     if (!m) return e->st;
     int st = open_call(&call, &s, c->lobby, e);
-    if (!st) st = exchange(s, &call, &m, c->stop_fd, e);
-    if (!st) *ret = m, m = NULL;
+    if (st)
+        nng_msg_free(m);
+    else
+        st = exchange(s, &call, m, ret, c->stop_fd, e);
     close_call(&call, s, c->lobby);
-    if (m) nng_msg_free(m);
     return st;
 }
 
