@@ -150,8 +150,7 @@ TEST(a_bad_prompt_is_named_by_file_and_line) {
 TEST(a_digest_of_prompts_follows_what_they_say_and_not_how_it_is_written) {
     static const char *const texts[] = {
         "{\"class\":\"code\",\"prompt\":\"a\"}",
-        " {\"name\":\"x\", "
-        "\"messages\":[{\"content\":\"a\",\"role\":\"user\"}],\"class\":\"code\"}\n",
+        " { \"messages\":[{\"content\":\"a\",\"role\":\"user\"}],\"class\":\"code\"}\n",
         "{\"class\":\"chat\",\"prompt\":\"a\"}",
         "{\"class\":\"code\",\"prompt\":\"b\"}",
     };
@@ -177,19 +176,9 @@ TEST(the_built_in_prompts_are_eight_different_ones_of_each_class) {
 }
 
 TEST(levels_are_different_counts) {
-    static const char *const bad[] = {"",
-                                      "0",
-                                      "-1",
-                                      "x",
-                                      "1,",
-                                      ",1",
-                                      "1,1",
-                                      "1025",
-                                      "1 2",
-                                      "1,2,x",
-                                      "1.5",
-                                      "1,2,3,4,5,6,7,8,9,10,"
-                                      "11,12,13,14,15,16,17"};
+    static const char *const bad[] = {
+        "",    "0",    "-1",  "x",     "1,",  ",1",
+        "1,1", "1025", "1 2", "1,2,x", "1.5", "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"};
     struct bench_plan p = {0};
     struct err e = {0};
     CHECK_OK(bench_plan_levels(&p, "1,8,1024", &e), e);
