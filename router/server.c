@@ -129,6 +129,7 @@ static void on_prepare(uv_prepare_t *p) {
         s->place_wanted = false;
         while (place_first(s)) continue;
     }
+    metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
 }
 

@@ -38,7 +38,7 @@ struct snapshot {
     uint32_t queue_requests;
     uint64_t queue_tokens;
     double wait_predicted_s;
-    uint32_t worker_count;
+    uint32_t worker_count; // ranks that a worker has or had
     struct snapshot_worker workers[SNAPSHOT_WORKERS_MAX];
 };
 
