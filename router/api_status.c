@@ -62,11 +62,12 @@ static void ready(struct http_call *c, bool with_error) {
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
     struct strbuf body = {0};
+    uint64_t requests, tokens;
+    metrics_get_queue(s->metrics, &requests, &tokens);
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
-                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, shot->worker_count, shot->queue_requests,
-                  shot->queue_tokens);
+                  "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
     if (why && with_error)
         strbuf_printf(&body,
                       ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",

@@ -115,6 +115,11 @@ void metrics_set_live(struct metrics *m, uint64_t streams, uint64_t queued,
     atomic_store_explicit(&m->queued_tokens, (int64_t)queued_tokens, memory_order_relaxed);
 }
 
+void metrics_get_queue(const struct metrics *m, uint64_t *ret_requests, uint64_t *ret_tokens) {
+    *ret_requests = (uint64_t)gauge_get(&m->queued);
+    *ret_tokens = (uint64_t)gauge_get(&m->queued_tokens);
+}
+
 void metrics_in_flight(struct metrics *m, int change) {
     atomic_fetch_add_explicit(&m->in_flight, change, memory_order_relaxed);
 }
