@@ -175,10 +175,9 @@ const struct engine_info *engine_info(struct engine *eng) {
     return &eng->info;
 }
 
-static int check_vocab(const struct engine *eng, const struct engine_range *used,
-                       uint32_t used_count, const uint32_t *stop_ids, uint32_t stop_count,
-                       struct err *e) {
-    if (eng->handles) return err_set(e, ST_INVAL, "vocabulary: wanted before the first request");
+static int check_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
+                       const uint32_t *stop_ids, uint32_t stop_count, struct err *e) {
+    if (!engine_idle(eng)) return err_set(e, ST_INVAL, "vocabulary: wanted while no stream lives");
     if (!used_count) return err_set(e, ST_INVAL, "vocabulary: wanted ids in use, found none");
     for (uint32_t i = 0; i < used_count; i++)
         if (!used[i].count || (uint64_t)used[i].first + used[i].count > eng->vocab.size)

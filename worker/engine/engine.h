@@ -92,7 +92,8 @@ struct engine_request { // everything is copied by engine_submit
 struct engine_range {
     uint32_t first, count;
 };
-// Which ids may be drawn (the rest of the padded head is masked) and which end a reply. Copied. Before the first submit.
+// Which ids may be drawn (the rest of the padded head is masked) and which end a reply. Copied. Only while no
+// stream lives (ST_INVAL): a worker that joins another router is told anew.
 int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
                      const uint32_t *stop_ids, uint32_t stop_count, struct err *e);
 
