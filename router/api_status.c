@@ -51,17 +51,6 @@ void api_status_livez(struct http_call *c) {
     reply_json(c, stalled ? 503 : 200, &body);
 }
 
-// A rank kept for workers started by hand that none has taken yet is no worker.
-static bool is_worker(const struct snapshot_worker *w) {
-    return w->state != BACKEND_STOPPED || w->generation > 0;
-}
-
-static uint32_t count_workers(const struct snapshot *s) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->worker_count; i++) n += is_worker(&s->workers[i]);
-    return n;
-}
-
 // NULL: ready.
 static const char *why_not_ready(const struct status_source *s, const struct snapshot *shot) {
     if (shot->draining) return "draining";
@@ -74,11 +63,12 @@ static void ready(struct http_call *c, bool with_error) {
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
     struct strbuf body = {0};
+    uint64_t requests, tokens;
+    metrics_get_queue(s->metrics, &requests, &tokens);
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
-                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, count_workers(shot), shot->queue_requests,
-                  shot->queue_tokens);
+                  "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
     if (why && with_error)
         strbuf_printf(&body,
                       ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
@@ -196,13 +186,10 @@ void api_status_workers(struct http_call *c) {
     if (refuse_remote(c)) return;
     struct strbuf body = {0};
     uint64_t now = mono_ms();
-    bool any = false;
     strbuf_add_char(&body, '[');
     for (uint32_t i = 0; i < shot->worker_count; i++) {
-        if (!is_worker(&shot->workers[i])) continue;
-        if (any) strbuf_add_char(&body, ',');
+        if (i) strbuf_add_char(&body, ',');
         add_worker(&body, &shot->workers[i], now);
-        any = true;
     }
     strbuf_add_char(&body, ']');
     reply_json(c, 200, &body);
@@ -215,8 +202,7 @@ void api_status_worker(struct http_call *c) {
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         char rank[16];
         int n = snprintf(rank, sizeof rank, "%u", shot->workers[i].rank);
-        if (!is_worker(&shot->workers[i]) || !h2o_memis(rest.base, rest.len, rank, (size_t)n))
-            continue;
+        if (!h2o_memis(rest.base, rest.len, rank, (size_t)n)) continue;
         struct strbuf body = {0};
         add_worker(&body, &shot->workers[i], mono_ms());
         reply_json(c, 200, &body);

@@ -36,10 +36,8 @@ struct snapshot_worker {
 struct snapshot {
     bool draining, ever_ready;
     uint32_t ready, loading; // workers
-    uint32_t queue_requests;
-    uint64_t queue_tokens;
     double wait_predicted_s;
-    uint32_t worker_count;
+    uint32_t worker_count; // ranks that a worker has or had
     struct snapshot_worker workers[SNAPSHOT_WORKERS_MAX];
 };
 
