@@ -66,3 +66,7 @@ void CPU_NAME(delta_gates)(void *ctx, const struct delta_gates_args *a);
 void CPU_NAME(delta_norm)(void *ctx, const struct delta_norm_args *a);
 void CPU_NAME(delta_scan)(void *ctx, const struct delta_scan_args *a);
 void CPU_NAME(gated_norm)(void *ctx, const struct gated_norm_args *a);
+void CPU_NAME(router)(void *ctx, const struct router_args *a);
+uint64_t CPU_NAME(experts_room)(void *ctx, const struct experts_args *a);
+void CPU_NAME(experts)(void *ctx, const struct experts_args *a);
+void CPU_NAME(expert_sum)(void *ctx, const struct expert_sum_args *a);

@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""reference: a plain double-precision forward of the dense qwen3_5 text model, with numpy and nothing else.
+"""reference: a plain double-precision forward of the qwen3_5 and qwen3_5_moe text models, with numpy and nothing else.
 
     reference.py MODEL_DIR CASES.json OUT_STEM
 
 CASES.json: [{"name": ..., "ids": [...], "rows": [...], "greedy": N}, ...]. Writes OUT_STEM.json (the cases, with the
 greedy ids that follow each prompt and the least margin between the best and second logit among those draws) and
-OUT_STEM.f32 (little-endian fp32 logits, [rows, vocab] of each case in turn).
+OUT_STEM.f32 (little-endian fp32 logits, [rows, vocab] of each case in turn). With experts, a case also gets the least gap
+between the router's logits of the last expert chosen and the first one left, over all rows and layers of the case: where
+that is small, rounding picks the expert.
 
 It is slow and direct on purpose: the delta rule runs token by token, attention over the whole prompt, in float64, so
 that it can judge the engine. Written from the published architecture (Hugging Face transformers, qwen3_5), not from
@@ -69,6 +71,7 @@ class Model:
         self.eps = c.get("rms_norm_eps", 1e-6)
         self.head = tensors.get("lm_head.weight", tensors[prefix + "embed_tokens.weight"])
         self.freq, self.rope_scale = self.rope_table()
+        self.routing_margin = np.inf
 
     def w(self, name):
         return self.t[self.prefix + name]
@@ -157,6 +160,38 @@ class Model:
         o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * self.w(p + "norm.weight") * silu(z)
         return o.reshape(T, NV * dv) @ self.w(p + "out_proj.weight").T
 
+    def swiglu(self, x, gate, up, down):
+        return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+    def mlp(self, x, p):
+        if self.prefix + p + "gate.weight" in self.t:
+            return self.moe(x, p)
+        return self.swiglu(x, *(self.w(p + n + "_proj.weight") for n in ("gate", "up", "down")))
+
+    def expert(self, p, e):
+        """Gate, up and down of a routed expert, in whichever form the layer has; packed where it has both."""
+        if self.prefix + p + "experts.gate_up_proj" in self.t:
+            gate_up = self.w(p + "experts.gate_up_proj")[e]
+            return gate_up[:len(gate_up) // 2], gate_up[len(gate_up) // 2:], self.w(p + "experts.down_proj")[e]
+        return (self.w(f"{p}experts.{e}.{n}_proj.weight") for n in ("gate", "up", "down"))
+
+    def moe(self, x, p):
+        E, K = self.c["num_experts"], self.c["num_experts_per_tok"]
+        logits = x @ self.w(p + "gate.weight").T
+        prob = np.exp(logits - logits.max(-1, keepdims=True))
+        prob /= prob.sum(-1, keepdims=True)
+        order = np.argsort(-prob, axis=-1, kind="stable")  # of equals, the lowest number first
+        if K < E:
+            ranked = np.take_along_axis(logits, order, -1)
+            self.routing_margin = min(self.routing_margin, (ranked[:, K - 1] - ranked[:, K]).min())
+        y = np.zeros_like(x)
+        for t in range(len(x)):
+            chosen = order[t, :K]
+            for e in chosen:
+                y[t] += prob[t, e] / prob[t, chosen].sum() * self.swiglu(x[t], *self.expert(p, e))
+        s = self.swiglu(x, *(self.w(f"{p}shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")))
+        return y + sigmoid(x @ self.w(p + "shared_expert_gate.weight").T) * s
+
     def full(self, i):
         types = self.c.get("layer_types")
         return types[i] == "full_attention" if types else (i + 1) % self.c.get("full_attention_interval", 4) == 0
@@ -172,8 +207,7 @@ class Model:
             x = self.norm(h, p + "input_layernorm.weight")
             h = h + (self.attention(x, p + "self_attn.", st) if self.full(i) else self.delta(x, p + "linear_attn.", st))
             x = self.norm(h, p + "post_attention_layernorm.weight")
-            a = silu(x @ self.w(p + "mlp.gate_proj.weight").T) * (x @ self.w(p + "mlp.up_proj.weight").T)
-            h = h + a @ self.w(p + "mlp.down_proj.weight").T
+            h = h + self.mlp(x, p + "mlp.")
         return self.norm(h, "norm.weight") @ self.head.T
 
     def greedy(self, last, state, count):
@@ -189,11 +223,13 @@ class Model:
 def run_cases(model, cases, stem):
     with open(stem + ".f32", "wb") as f:
         for case in cases:
-            state = model.new_state()
+            state, model.routing_margin = model.new_state(), np.inf
             logits = model.forward(case["ids"], state)
             f.write(logits[case["rows"]].astype("<f4").tobytes())
             case["range"] = float(logits.max() - logits.min())
             case["greedy_ids"], case["greedy_margin"] = model.greedy(logits[-1], state, case.pop("greedy"))
+            if np.isfinite(model.routing_margin):
+                case["routing_margin"] = float(model.routing_margin)
     with open(stem + ".json", "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 

@@ -295,6 +295,20 @@ static void count_tensor(struct checkpoint_info *info, const struct safetensors_
     }
 }
 
+static bool has_single(const struct checkpoint *c, uint32_t layer) {
+    return checkpoint_text(c, "layers.%u.mlp.experts.0.gate_proj.weight", layer) ||
+           checkpoint_text(c, "layers.%u.mlp.experts.0.gate_proj.trellis", layer);
+}
+
+static void count_experts(struct checkpoint *c) {
+    for (uint32_t i = 0; c->config.moe && i < c->config.layers; i++) {
+        bool packed = checkpoint_experts(c, i) == CHECKPOINT_EXPERTS_PACKED;
+        c->info.packed_layers += packed;
+        c->info.single_layers += !packed;
+        c->info.both_layers += packed && has_single(c, i);
+    }
+}
+
 static int read_parts(struct checkpoint *c, struct err *e) {
     int st = find_prefix(c, e);
     if (st) return st;
@@ -304,6 +318,7 @@ static int read_parts(struct checkpoint *c, struct err *e) {
     c->info.files = c->files_count;
     for (uint32_t i = 0; i < c->tensors_count; i++)
         count_tensor(&c->info, c->tensors[i], c->tensors[i] == c->head);
+    count_experts(c);
     return ST_OK;
 }
 
@@ -372,6 +387,13 @@ const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, con
 
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c) {
     return c->head ? c->head : checkpoint_text(c, "embed_tokens.weight");
+}
+
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer) {
+    // Either half will do: the missing one is then asked for by name.
+    bool packed = checkpoint_text(c, "layers.%u.mlp.experts.gate_up_proj", layer) ||
+                  checkpoint_text(c, "layers.%u.mlp.experts.down_proj", layer);
+    return packed ? CHECKPOINT_EXPERTS_PACKED : CHECKPOINT_EXPERTS_SINGLE;
 }
 
 uint32_t checkpoint_count(const struct checkpoint *c) {

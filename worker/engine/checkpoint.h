@@ -33,6 +33,8 @@ struct checkpoint_info {
     uint64_t text_parameters; // elements of the text tensors, head included, MTP not
     uint64_t text_bytes, mtp_bytes, total_bytes;
     bool tied;
+    // Layers by the form of their routed experts (checkpoint_experts); of the packed ones, those that have both.
+    uint32_t packed_layers, single_layers, both_layers;
 };
 
 // ST_NOT_FOUND, ST_IO: folder or file; ST_CORRUPT: their contents; ST_UNSUPPORTED: another family or form of weights.
@@ -50,12 +52,18 @@ const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, con
 // The head: lm_head.weight, or the embedding when tied.
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c);
 
+/* How a layer holds its routed experts: all of them in experts.gate_up_proj [E, 2 I, D] (rows 0 .. I-1 gate, then up) and
+ * experts.down_proj [E, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
+ * hold both forms, so it is looked up layer by layer; a layer with both is taken as packed, the published form. */
+enum checkpoint_experts { CHECKPOINT_EXPERTS_SINGLE, CHECKPOINT_EXPERTS_PACKED };
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer);
+
 // All tensors of the checkpoint, by name.
 uint32_t checkpoint_count(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_at(const struct checkpoint *c, uint32_t idx);
 
-// Every tensor that a dense text model of this config needs is there, with its shape and as BF16, F16 or F32.
-// ST_UNSUPPORTED for experts and for quantised tensors.
+// Every tensor that a text model of this config needs is there, with its shape and as BF16, F16 or F32.
+// ST_UNSUPPORTED for quantised tensors.
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e);
 
 /* Identity of the weights, for fingerprints: SHA-256 over config.json, then for each file in the order of their names:

@@ -1,4 +1,4 @@
-/* checkpoint_shapes: the tensors that a dense text model needs, one line each, checked against the files. */
+/* checkpoint_shapes: the tensors that a text model needs, one line each, checked against the files. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,27 +100,60 @@ static void need_delta(struct checker *k, const struct model_config *m, uint32_t
     need(k, (struct shape){{D, v}}, "layers.%u.linear_attn.out_proj.weight", i);
 }
 
+static void need_mlp(struct checker *k, const char *stem, uint64_t D, uint64_t I) {
+    need(k, (struct shape){{I, D}}, "%s.gate_proj.weight", stem);
+    need(k, (struct shape){{I, D}}, "%s.up_proj.weight", stem);
+    need(k, (struct shape){{D, I}}, "%s.down_proj.weight", stem);
+}
+
+static void need_experts(struct checker *k, const struct model_config *m, uint32_t i) {
+    uint64_t D = m->hidden, I = m->expert_width, E = m->experts;
+    char stem[NAME_BYTES / 2];
+    if (checkpoint_experts(k->c, i) == CHECKPOINT_EXPERTS_PACKED) {
+        need(k, (struct shape){{E, 2 * I, D}}, "layers.%u.mlp.experts.gate_up_proj", i);
+        need(k, (struct shape){{E, D, I}}, "layers.%u.mlp.experts.down_proj", i);
+        return;
+    }
+    for (uint32_t e = 0; e < m->experts && !k->st; e++) {
+        snprintf(stem, sizeof stem, "layers.%u.mlp.experts.%u", i, e);
+        need_mlp(k, stem, D, I);
+    }
+    const struct safetensors_tensor *more =
+        checkpoint_text(k->c, "layers.%u.mlp.experts.%u.gate_proj.weight", i, m->experts);
+    if (more && !k->st)
+        k->st = err_set(k->e, ST_CORRUPT,
+                        "file '%s': tensor '%s': wanted %u experts (num_experts), found more",
+                        more->path, more->name, m->experts);
+}
+
+static void need_moe(struct checker *k, const struct model_config *m, uint32_t i) {
+    char stem[NAME_BYTES / 2];
+    snprintf(stem, sizeof stem, "layers.%u.mlp.shared_expert", i);
+    need(k, (struct shape){{m->experts, m->hidden}}, "layers.%u.mlp.gate.weight", i);
+    need(k, (struct shape){{1, m->hidden}}, "layers.%u.mlp.shared_expert_gate.weight", i);
+    need_mlp(k, stem, m->hidden, m->shared_expert_width);
+    need_experts(k, m, i);
+}
+
 static void need_layer(struct checker *k, const struct model_config *m, uint32_t i) {
-    uint64_t D = m->hidden, I = m->intermediate;
+    uint64_t D = m->hidden;
+    char stem[NAME_BYTES / 2];
     need(k, (struct shape){{D}}, "layers.%u.input_layernorm.weight", i);
     need(k, (struct shape){{D}}, "layers.%u.post_attention_layernorm.weight", i);
     if (m->full[i])
         need_attention(k, m, i);
     else
         need_delta(k, m, i);
-    need(k, (struct shape){{I, D}}, "layers.%u.mlp.gate_proj.weight", i);
-    need(k, (struct shape){{I, D}}, "layers.%u.mlp.up_proj.weight", i);
-    need(k, (struct shape){{D, I}}, "layers.%u.mlp.down_proj.weight", i);
+    snprintf(stem, sizeof stem, "layers.%u.mlp", i);
+    if (m->moe)
+        need_moe(k, m, i);
+    else
+        need_mlp(k, stem, D, m->intermediate);
 }
 
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e) {
     const struct model_config *m = checkpoint_config(c);
     struct checker k = {c, e, ST_OK};
-    if (m->moe)
-        return err_set(e, ST_UNSUPPORTED,
-                       "model type %s: wanted a dense model, found %u experts (known, not in this "
-                       "build)",
-                       m->model_type, m->experts);
     uint64_t V = m->vocab, D = m->hidden;
     need(&k, (struct shape){{V, D}}, "embed_tokens.weight");
     need(&k, (struct shape){{D}}, "norm.weight");

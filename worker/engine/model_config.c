@@ -205,6 +205,20 @@ static void read_sizes(struct reader *r, struct model_config *c) {
     c->mtp_dedicated_embeddings = get_bool(r, "mtp_use_dedicated_embeddings", false);
 }
 
+// Keys of older families. The published models have none of them; with these values they would mean the same.
+static void refuse_routing(struct reader *r) {
+    char found[JSON_TEXT_BYTES];
+    const json_t *dense = get(r, "mlp_only_layers");
+    if (dense && (!json_is_array(dense) || json_array_size(dense)))
+        refuse(r, ST_UNSUPPORTED, "mlp_only_layers", "wanted none, found %s",
+               json_text(found, dense));
+    if (get_u32(r, "decoder_sparse_step", 1, 1, MODEL_LAYERS_MAX) != 1)
+        refuse(r, ST_UNSUPPORTED, "decoder_sparse_step", "wanted 1, found %s",
+               json_text(found, get(r, "decoder_sparse_step")));
+    if (!get_bool(r, "norm_topk_prob", true))
+        refuse(r, ST_UNSUPPORTED, "norm_topk_prob", "wanted true, found false");
+}
+
 static void read_mlp(struct reader *r, struct model_config *c) {
     c->moe = strncmp(c->model_type, "qwen3_5_moe", 11) == 0 ||
              get_u32(r, "num_experts", 0, 0, MODEL_EXPERTS_MAX) > 0;
@@ -216,6 +230,7 @@ static void read_mlp(struct reader *r, struct model_config *c) {
     c->experts_per_token = get_u32(r, "num_experts_per_tok", 8, 1, MODEL_EXPERTS_MAX);
     c->expert_width = get_u32(r, "moe_intermediate_size", 512, 1, MODEL_WIDTH_MAX);
     c->shared_expert_width = get_u32(r, "shared_expert_intermediate_size", 512, 1, MODEL_WIDTH_MAX);
+    refuse_routing(r);
     if (c->experts_per_token > c->experts)
         refuse(r, ST_CORRUPT, "num_experts_per_tok", "wanted at most %u (num_experts), found %u",
                c->experts, c->experts_per_token);

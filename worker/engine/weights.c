@@ -37,20 +37,25 @@ static void touch(const void *p, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) (void)b[i];
 }
 
-static void matrix_of(struct visit *v, struct weight *ret, const struct safetensors_tensor *t) {
-    assert(t && t->dims_count == 2);
+// Where a whole tensor stands on the device. First pass: carved, or 0; second: filled, room being what the first gave.
+static devptr place(struct visit *v, const struct safetensors_tensor *t, devptr room) {
     if (v->carve) {
-        uint64_t room = v->ops->weight_room(v->ops->ctx, t->bytes);
-        *ret = (struct weight){.data = room ? carve_take(v->carve, room) : 0,
-                               .dtype = dtype_of(t),
-                               .rows = (uint32_t)t->dims[0],
-                               .cols = (uint32_t)t->dims[1]};
-        return;
+        uint64_t bytes = v->ops->weight_room(v->ops->ctx, t->bytes);
+        return bytes ? carve_take(v->carve, bytes) : 0;
     }
     touch(t->data, t->bytes);
-    ret->data = v->ops->weight_put(v->ops->ctx, ret->data, t->data, t->bytes);
+    devptr p = v->ops->weight_put(v->ops->ctx, room, t->data, t->bytes);
     v->done_bytes += t->bytes;
     if (v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
+    return p;
+}
+
+static void matrix_of(struct visit *v, struct weight *ret, const struct safetensors_tensor *t) {
+    assert(t && t->dims_count == 2);
+    *ret = (struct weight){.data = place(v, t, ret->data),
+                           .dtype = dtype_of(t),
+                           .rows = (uint32_t)t->dims[0],
+                           .cols = (uint32_t)t->dims[1]};
 }
 
 static void convert(float *x, const struct safetensors_tensor *t, enum vector_kind kind) {
@@ -108,6 +113,58 @@ static void visit_delta(struct visit *v, uint32_t i, struct delta_weights *d) {
     vector_of(v, &d->norm, find(v, i, "linear_attn.norm.weight"), VECTOR_PLAIN);
 }
 
+// One of the matrices side by side in a packed tensor: rows rows from row `first` of the whole.
+static struct weight slice(const struct safetensors_tensor *t, devptr data, uint64_t first,
+                           uint32_t rows) {
+    uint32_t cols = (uint32_t)t->dims[2];
+    enum dtype d = dtype_of(t);
+    return (struct weight){
+        .data = data + first * cols * dtype_bytes(d), .dtype = d, .rows = rows, .cols = cols};
+}
+
+static void visit_packed(struct visit *v, uint32_t i, struct expert *experts) {
+    const struct safetensors_tensor *gate_up = find(v, i, "mlp.experts.gate_up_proj");
+    const struct safetensors_tensor *down = find(v, i, "mlp.experts.down_proj");
+    uint32_t width = (uint32_t)gate_up->dims[1] / 2, dim = (uint32_t)down->dims[1];
+    devptr a = place(v, gate_up, experts[0].gate.data), b = place(v, down, experts[0].down.data);
+    for (uint64_t e = 0; e < gate_up->dims[0]; e++) {
+        experts[e].gate = slice(gate_up, a, e * 2 * width, width);
+        experts[e].up = slice(gate_up, a, (e * 2 + 1) * width, width);
+        experts[e].down = slice(down, b, e * dim, dim);
+    }
+}
+
+static void visit_expert(struct visit *v, uint32_t i, uint32_t e, struct expert *x) {
+    char name[64];
+    const struct {
+        const char *end;
+        struct weight *w;
+    } parts[] = {{"gate_proj", &x->gate}, {"up_proj", &x->up}, {"down_proj", &x->down}};
+    for (int k = 0; k < 3; k++) {
+        snprintf(name, sizeof name, "mlp.experts.%u.%s.weight", e, parts[k].end);
+        matrix_of(v, parts[k].w, find(v, i, name));
+    }
+}
+
+static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
+    uint32_t count = checkpoint_config(v->c)->experts;
+    matrix_of(v, &l->moe.router, find(v, i, "mlp.gate.weight"));
+    matrix_of(v, &l->moe.shared_gate, find(v, i, "mlp.shared_expert_gate.weight"));
+    matrix_of(v, &l->gate, find(v, i, "mlp.shared_expert.gate_proj.weight"));
+    matrix_of(v, &l->up, find(v, i, "mlp.shared_expert.up_proj.weight"));
+    matrix_of(v, &l->down, find(v, i, "mlp.shared_expert.down_proj.weight"));
+    if (checkpoint_experts(v->c, i) == CHECKPOINT_EXPERTS_PACKED)
+        visit_packed(v, i, l->moe.experts);
+    else
+        for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
+}
+
+static void visit_mlp(struct visit *v, uint32_t i, struct layer_weights *l) {
+    matrix_of(v, &l->gate, find(v, i, "mlp.gate_proj.weight"));
+    matrix_of(v, &l->up, find(v, i, "mlp.up_proj.weight"));
+    matrix_of(v, &l->down, find(v, i, "mlp.down_proj.weight"));
+}
+
 static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
     vector_of(v, &l->in_scale, find(v, i, "input_layernorm.weight"), VECTOR_ONE_PLUS);
     vector_of(v, &l->post_scale, find(v, i, "post_attention_layernorm.weight"), VECTOR_ONE_PLUS);
@@ -115,9 +172,10 @@ static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_attn(v, i, &l->attn);
     else
         visit_delta(v, i, &l->delta);
-    matrix_of(v, &l->gate, find(v, i, "mlp.gate_proj.weight"));
-    matrix_of(v, &l->up, find(v, i, "mlp.up_proj.weight"));
-    matrix_of(v, &l->down, find(v, i, "mlp.down_proj.weight"));
+    if (v->w->experts)
+        visit_moe(v, i, l);
+    else
+        visit_mlp(v, i, l);
 }
 
 static void visit_all(struct visit *v) {
@@ -134,16 +192,25 @@ static void visit_all(struct visit *v) {
 
 void weights_fini(struct weights *w) {
     free(w->layers);
+    free(w->experts);
     *w = (struct weights){0};
+}
+
+static void make_tables(struct weights *w, const struct model_config *cfg) {
+    w->layers = mem_calloc(cfg->layers, sizeof *w->layers);
+    w->layers_count = cfg->layers;
+    if (cfg->moe) w->experts = mem_calloc((size_t)cfg->layers * cfg->experts, sizeof *w->experts);
+    for (uint32_t i = 0; i < cfg->layers; i++) {
+        w->layers[i].full = cfg->full[i];
+        if (cfg->moe) w->layers[i].moe.experts = w->experts + (size_t)i * cfg->experts;
+    }
 }
 
 void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                    struct carve *carve, uint32_t rope_pairs) {
     const struct model_config *cfg = checkpoint_config(c);
-    if (!w->layers) w->layers = mem_calloc(cfg->layers, sizeof *w->layers);
-    w->layers_count = cfg->layers;
+    if (!w->layers) make_tables(w, cfg);
     w->bytes = checkpoint_info(c)->text_bytes;
-    for (uint32_t i = 0; i < cfg->layers; i++) w->layers[i].full = cfg->full[i];
     carve_begin(carve, "weights");
     w->rope_freq = carve_take(carve, rope_pairs * sizeof(float));
     visit_all(&(struct visit){.w = w, .c = c, .ops = ops, .carve = carve});

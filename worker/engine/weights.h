@@ -1,4 +1,4 @@
-/* weights: the tensors of a dense qwen3_5 text model, bound for the device.
+/* weights: the tensors of a qwen3_5 or qwen3_5_moe text model, bound for the device.
  *
  * Matrices stay where the checkpoint maps them (or are moved once to a device without access to host memory); the small
  * vectors are turned into what the operations read: 1 + w for zero-centred norms, -exp(A_log), conv taps side by side.
@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/moe/experts.h"
 #include "kernels/types.h"
 
 struct carve;
@@ -26,12 +27,19 @@ struct delta_weights {
     devptr norm;           // [DV] f32
 };
 
+struct moe_weights {           // nothing in a dense model
+    struct weight router;      // [E, D]
+    struct weight shared_gate; // [1, D]
+    struct expert *experts;    // [E]
+};
+
 struct layer_weights {
     bool full;
-    devptr in_scale, post_scale; // [D] f32
-    struct attn_weights attn;    // full
-    struct delta_weights delta;  // not full
-    struct weight gate, up, down;
+    devptr in_scale, post_scale;  // [D] f32
+    struct attn_weights attn;     // full
+    struct delta_weights delta;   // not full
+    struct weight gate, up, down; // with experts: those of the shared one
+    struct moe_weights moe;
 };
 
 struct weights {
@@ -40,7 +48,8 @@ struct weights {
     devptr rope_freq;          // [R/2] f32
     uint32_t layers_count;
     struct layer_weights *layers;
-    uint64_t bytes; // of the matrices
+    struct expert *experts; // of all layers; NULL in a dense model
+    uint64_t bytes;         // of the matrices
 };
 
 struct weights_load { // progress, and where rope's frequencies come from

@@ -2,8 +2,8 @@
 """make: the tiny random models of the golden test, and their stored answers.
 
     make.py models OUT     writes OUT/<name>/ for each model (the build does this)
-    make.py reference      rewrites <name>.json and <name>.f32 beside this file (by hand, minutes)
-    make.py seeds NAME     looks for a seed whose greedy ids are decided by a clear margin
+    make.py reference [NAME ..]   rewrites <name>.json and <name>.f32 beside this file (by hand, minutes)
+    make.py seeds NAME     looks for a seed whose greedy ids, and experts, are decided by a clear margin
 """
 import os
 import sys
@@ -28,11 +28,20 @@ MODELS = {
     # small head sizes, fp32 weights, YaRN whose original length the prompts pass
     "yarn": ["--seed", "3", "--vocab", "256", "--hidden", "96", "--intermediate", "160", "--head-dim", "64", "--dk", "32",
              "--dv", "32", "--heads", "3", "--dtype", "f32", "--yarn", "4", "--yarn-original", "64"],
+    # experts packed in one layer and single in the next, text keys at the top, 3 of 11, F16 weights
+    "moe": REAL + ["--seed", "1", "--hidden", "128", "--moe", "mixed", "--experts", "11", "--top-k", "3",
+                   "--expert-width", "48", "--shared-width", "72", "--dtype", "f16"],
+    # the published MoE layout, with a saturated router and shared gate, one expert a row, YaRN
+    "moe-multimodal": REAL + ["--seed", "7", "--hidden", "96", "--moe", "packed", "--experts", "6", "--top-k", "1",
+                              "--layout", "multimodal", "--untied", "--f32-small", "--shards", "2", "--vision", "--mtp",
+                              "--sharp", "--yarn", "2", "--yarn-original", "64"],
 }
 PROMPTS = (1, 37, 200)
 GREEDY = 32
 # The engine is allowed 1e-5 of the range of the logits (about 1e-4): a draw must be decided by more than both sides' error.
 MARGIN = 4e-3
+# Nor may rounding pick the expert of any row: the router's logits differ by more than the error of both sides.
+ROUTING_MARGIN = 1e-4
 
 
 def cases(name):
@@ -53,8 +62,8 @@ def make_models(out):
         f.write("made\n")
 
 
-def make_reference():
-    for name in MODELS:
+def make_reference(names):
+    for name in names:
         with tempfile.TemporaryDirectory() as tmp:
             make(name, tmp)
             done = list(cases(name))
@@ -63,6 +72,8 @@ def make_reference():
             print(f"{case['name']}: range {case['range']:.3f}, least greedy margin {case['greedy_margin']:.4f}")
             if case["greedy_margin"] < MARGIN:
                 raise SystemExit(f"{case['name']}: margin under {MARGIN}: take another seed")
+            if case.get("routing_margin", 1) < ROUTING_MARGIN:
+                raise SystemExit(f"{case['name']}: routing margin {case['routing_margin']:.2g}: take another seed")
 
 
 def find_seed(name):
@@ -74,18 +85,19 @@ def find_seed(name):
                 state = model.new_state()
                 last = model.forward(case["ids"], state)[-1]
                 margin = min(margin, model.greedy(last, state, GREEDY)[1])
-                if margin < MARGIN:
+                if margin < MARGIN or model.routing_margin < ROUTING_MARGIN:
                     break
-        print(f"{name} seed {seed}: margin {margin:.4f}", flush=True)
-        if margin >= MARGIN:
+        routing = model.routing_margin
+        print(f"{name} seed {seed}: margin {margin:.4f}, routing {routing:.2g}", flush=True)
+        if margin >= MARGIN and routing >= ROUTING_MARGIN:
             return
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["models"] and len(sys.argv) == 3:
         make_models(sys.argv[2])
-    elif sys.argv[1:] == ["reference"]:
-        make_reference()
+    elif sys.argv[1:2] == ["reference"]:
+        make_reference(sys.argv[2:] or MODELS)
     elif sys.argv[1:2] == ["seeds"] and len(sys.argv) == 3:
         find_seed(sys.argv[2])
     else:
