@@ -5,7 +5,7 @@
  *
  * Names: the text tower's prefix is found by probing for embed_tokens.weight, so all layouts of the family read alike:
  *   model.language_model. (multimodal)   model. (text only)   language_model.model. (other tools' packs)
- * The head is tied when there is no lm_head.weight, whatever the config says. Tensors of the vision tower (model.visual.,
+ * The head is tied when there is neither lm_head.weight nor lm_head.trellis, whatever the config says. Tensors of the vision tower (model.visual.,
  * visual.) and of the MTP head (mtp.) are recognised and counted; those of no part at all are counted as "other".
  *
  * Immutable once open, so any thread may read. Data is a mapping: pages are read when touched. */
@@ -49,8 +49,9 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-// The head: lm_head.weight, or the embedding when tied.
+// The head: lm_head.trellis, else lm_head.weight, or the embedding when tied. Key: for checkpoint_linear, "lm_head".
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c);
+const char *checkpoint_head_key(const struct checkpoint *c);
 
 /* How a layer holds its routed experts: all of them in experts.gate_up_proj [E, 2 I, D] (rows 0 .. I-1 gate, then up) and
  * experts.down_proj [E, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
@@ -62,8 +63,8 @@ enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t 
 uint32_t checkpoint_count(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_at(const struct checkpoint *c, uint32_t idx);
 
-// Every tensor that a text model of this config needs is there, with its shape and as BF16, F16 or F32.
-// ST_UNSUPPORTED for quantised tensors.
+// Every tensor that a text model of this config needs is there, with its shape and as BF16, F16 or F32; linears may be
+// EXL3 (checkpoint_linear.h). ST_UNSUPPORTED for other quantised tensors.
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e);
 
 /* Identity of the weights, for fingerprints: SHA-256 over config.json, then for each file in the order of their names:

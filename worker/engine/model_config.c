@@ -160,31 +160,50 @@ static void read_family(struct reader *r, struct model_config *c) {
     snprintf(c->model_type, sizeof c->model_type, "%s", s);
 }
 
-// Weights in a form other than plain safetensors: known ones are refused by name.
-static void refuse_quantised(struct reader *r) {
+// EXL3: the tensors say which linears, and how (checkpoint_linear.h). Of what stands here, the average is kept for reports;
+// packs of other tools that rotate or cut the weights in ways of their own are refused.
+static void read_exl3(struct reader *r, const json_t *q, struct model_config *c) {
+    static const char *const others[] = {"rotation_layout", "tensor_parallel_size", "rank_sliced"};
+    char found[JSON_TEXT_BYTES];
+    const json_t *bits = json_object_get(q, "bits");
+    c->exl3 = true;
+    c->exl3_bits = json_is_number(bits) ? json_number_value(bits) : 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (json_object_get(q, others[i]))
+            refuse(r, ST_UNSUPPORTED, "quantization_config",
+                   "wanted EXL3 as ExLlamaV3 writes it, found %s %s", others[i],
+                   json_text(found, json_object_get(q, others[i])));
+}
+
+// Weights in a form other than plain safetensors and EXL3: known ones are refused by name.
+static void read_quantisation(struct reader *r, struct model_config *c) {
     static const struct {
         const char *method, *name;
-    } known[] = {{"exl3", "EXL3"},
-                 {"fp8", "FP8 with block scales"},
-                 {"gguf", "GGUF"},
-                 {"mlx", "MLX affine"}};
+    } known[] = {{"fp8", "FP8 with block scales"}, {"gguf", "GGUF"}, {"mlx", "MLX affine"}};
     char found[JSON_TEXT_BYTES];
     if (get(r, "quantization")) // the key of MLX's converter
         refuse(r, ST_UNSUPPORTED, "quantization",
-               "wanted plain weights, found MLX affine quantisation (known, not in this build)");
+               "wanted plain weights or EXL3, found MLX affine quantisation (known, not in this "
+               "build)");
     const json_t *q = get_object(r, "quantization_config");
     if (!q) return;
     const json_t *method = json_object_get(q, "quant_method");
     const char *s = json_is_string(method) ? json_string_value(method) : "";
+    if (strcmp(s, "exl3") == 0) {
+        read_exl3(r, q, c);
+        return;
+    }
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(s, known[i].method) == 0)
             refuse(r, ST_UNSUPPORTED, "quantization_config.quant_method",
-                   "wanted plain weights, found %s (known, not in this build)", known[i].name);
+                   "wanted plain weights or EXL3, found %s (known, not in this build)",
+                   known[i].name);
     if (!method && json_object_get(q, "group_size"))
         refuse(r, ST_UNSUPPORTED, "quantization_config",
-               "wanted plain weights, found MLX affine quantisation (known, not in this build)");
+               "wanted plain weights or EXL3, found MLX affine quantisation (known, not in this "
+               "build)");
     refuse(r, ST_UNSUPPORTED, "quantization_config.quant_method",
-           "wanted plain weights, found %s (not supported)", json_text(found, method));
+           "wanted plain weights or EXL3, found %s (not supported)", json_text(found, method));
 }
 
 static void read_sizes(struct reader *r, struct model_config *c) {
@@ -365,7 +384,7 @@ static void read_ids(struct reader *top, struct reader *text, struct model_confi
 
 static void read_text(struct reader *top, struct reader *r, struct model_config *c) {
     if (c->multimodal) get_word(r, "model_type", "", "qwen3_5_text|qwen3_5_moe_text");
-    if (c->multimodal) refuse_quantised(r);
+    if (c->multimodal) read_quantisation(r, c);
     read_sizes(r, c);
     read_mlp(r, c);
     refuse_forms(r);
@@ -397,7 +416,7 @@ int model_config_parse(struct model_config *ret, const char *path, const char *j
         goto out;
     }
     read_family(&top, &c);
-    refuse_quantised(&top);
+    read_quantisation(&top, &c);
     text.obj = get_object(&top, "text_config");
     c.multimodal = text.obj != NULL;
     if (!st) read_text(&top, c.multimodal ? &text : &top, &c);
