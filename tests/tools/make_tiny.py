@@ -65,6 +65,8 @@ PACK = {
     "BF16": to_bf16,
     "F16": lambda x: x.astype(np.float16),
     "F32": lambda x: x.astype(np.float32),
+    "I16": lambda x: x.astype(np.int16),
+    "I32": lambda x: x.astype(np.int32),
 }
 
 
@@ -234,7 +236,7 @@ def dtype_of(a, name):
 
 def write_safetensors(path, tensors):
     """tensors: [(name, dtype, array)]. Wider types first, so that each starts on a multiple of its size."""
-    tensors = sorted(tensors, key=lambda t: (t[1] != "F32", t[0]))
+    tensors = sorted(tensors, key=lambda t: (t[1] not in ("F32", "I32"), t[0]))
     header, at, blobs = {"__metadata__": {"format": "pt"}}, 0, []
     for name, dtype, x in tensors:
         blob = PACK[dtype](x).tobytes()
@@ -252,11 +254,15 @@ def write_safetensors(path, tensors):
 
 
 def write_checkpoint(a):
+    write_files(a, config(a), [(name, dtype_of(a, name), x) for name, x in all_tensors(a)])
+
+
+def write_files(a, config_object, tensors):
+    """tensors: [(name, dtype, array)], in the order that shards cut."""
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "config.json"), "w") as f:
-        json.dump(config(a), f, indent=2)
+        json.dump(config_object, f, indent=2)
         f.write("\n")
-    tensors = [(name, dtype_of(a, name), x) for name, x in all_tensors(a)]
     if a.shards == 1:
         write_safetensors(os.path.join(a.out, "model.safetensors"), tensors)
         return

@@ -20,6 +20,10 @@ import sys
 
 import numpy as np
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import exl3  # noqa: E402
+
 
 def read_safetensors(path):
     out = {}
@@ -33,6 +37,9 @@ def read_safetensors(path):
         raw = data[8 + n + a:8 + n + b]
         if t["dtype"] == "BF16":
             x = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        elif t["dtype"] in ("I16", "I32"):  # of an EXL3 linear: as it stands
+            out[name] = np.frombuffer(raw, {"I16": "<i2", "I32": "<i4"}[t["dtype"]]).reshape(t["shape"])
+            continue
         else:
             x = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[t["dtype"]])
         out[name] = x.astype(np.float64).reshape(t["shape"])
@@ -46,6 +53,8 @@ def read_model(folder):
     for name in sorted(os.listdir(folder)):
         if name.endswith(".safetensors"):
             tensors.update(read_safetensors(os.path.join(folder, name)))
+    for key in [name[:-len(".trellis")] for name in tensors if name.endswith(".trellis")]:
+        tensors[key + ".weight"] = exl3.dense(tensors, key)
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     for prefix in ("model.language_model.", "language_model.model.", "model."):
         if prefix + "embed_tokens.weight" in tensors:
@@ -75,6 +84,11 @@ class Model:
 
     def w(self, name):
         return self.t[self.prefix + name]
+
+    def lin(self, x, name):
+        y = x @ self.w(name + ".weight").T
+        bias = self.t.get(self.prefix + name + ".bias")
+        return y if bias is None else y + bias.astype(np.float16).astype(np.float64)
 
     def rope_table(self):
         r = self.c.get("rope_parameters") or {}
@@ -110,10 +124,10 @@ class Model:
     def attention(self, x, p, st):
         c, T = self.c, x.shape[0]
         H, KV, d = c["num_attention_heads"], c["num_key_value_heads"], c.get("head_dim", 256)
-        u = (x @ self.w(p + "q_proj.weight").T).reshape(T, H, 2 * d)
+        u = self.lin(x, p + "q_proj").reshape(T, H, 2 * d)
         q, gate = u[..., :d], u[..., d:].reshape(T, H * d)
-        k = (x @ self.w(p + "k_proj.weight").T).reshape(T, KV, d)
-        v = (x @ self.w(p + "v_proj.weight").T).reshape(T, KV, d)
+        k = self.lin(x, p + "k_proj").reshape(T, KV, d)
+        v = self.lin(x, p + "v_proj").reshape(T, KV, d)
         first = 0 if st["k"] is None else len(st["k"])
         q = self.rope(self.norm(q, p + "q_norm.weight"), first)
         k = self.rope(self.norm(k, p + "k_norm.weight"), first)
@@ -125,17 +139,17 @@ class Model:
             s = q[:, h] @ st["k"][:, h // (H // KV)].T / np.sqrt(d)
             s = np.exp(np.where(hidden, -np.inf, s) - np.where(hidden, -np.inf, s).max(-1, keepdims=True))
             out[:, h] = s / s.sum(-1, keepdims=True) @ st["v"][:, h // (H // KV)]
-        return (out.reshape(T, H * d) * sigmoid(gate)) @ self.w(p + "o_proj.weight").T
+        return self.lin(out.reshape(T, H * d) * sigmoid(gate), p + "o_proj")
 
     def delta(self, x, p, st):
         c, T = self.c, x.shape[0]
         NK, NV = c.get("linear_num_key_heads", 16), c.get("linear_num_value_heads", 32)
         dk, dv = c.get("linear_key_head_dim", 128), c.get("linear_value_head_dim", 128)
         K = c.get("linear_conv_kernel_dim", 4)
-        m = x @ self.w(p + "in_proj_qkv.weight").T
-        z = (x @ self.w(p + "in_proj_z.weight").T).reshape(T, NV, dv)
-        beta = sigmoid(x @ self.w(p + "in_proj_b.weight").T)
-        g = -np.exp(self.w(p + "A_log")) * softplus(x @ self.w(p + "in_proj_a.weight").T + self.w(p + "dt_bias"))
+        m = self.lin(x, p + "in_proj_qkv")
+        z = self.lin(x, p + "in_proj_z").reshape(T, NV, dv)
+        beta = sigmoid(self.lin(x, p + "in_proj_b"))
+        g = -np.exp(self.w(p + "A_log")) * softplus(self.lin(x, p + "in_proj_a") + self.w(p + "dt_bias"))
         if st["conv"] is None:
             st["conv"] = np.zeros((K - 1, m.shape[1]))
             st["S"] = np.zeros((NV, dk, dv))
@@ -158,7 +172,7 @@ class Model:
         st["S"] = S
         # The gated norm: plain weight, norm first, then the gate.
         o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * self.w(p + "norm.weight") * silu(z)
-        return o.reshape(T, NV * dv) @ self.w(p + "out_proj.weight").T
+        return self.lin(o.reshape(T, NV * dv), p + "out_proj")
 
     def swiglu(self, x, gate, up, down):
         return (silu(x @ gate.T) * (x @ up.T)) @ down.T

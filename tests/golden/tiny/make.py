@@ -12,6 +12,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
+import make_exl3  # noqa: E402
 import make_tiny  # noqa: E402
 import reference  # noqa: E402
 
@@ -35,6 +36,16 @@ MODELS = {
     "moe-multimodal": REAL + ["--seed", "7", "--hidden", "96", "--moe", "packed", "--experts", "6", "--top-k", "1",
                               "--layout", "multimodal", "--untied", "--f32-small", "--shards", "2", "--vision", "--mtp",
                               "--sharp", "--yarn", "2", "--yarn-original", "64"],
+    # EXL3: every width and codebook, packed signs and biases, text keys at the top, a head beside a tied embedding
+    "exl3": REAL + ["--seed", "3", "--hidden", "128", "--intermediate", "256", "--odd", "--codebooks", "mul1,mcg,3inst,mcg",
+                    "--widths", "4,3.5,1,2,6,8,2.5,5,7,1.5,3,4.5,5.5,6.5,7.5", "--head-width", "6"],
+    # EXL3 and plain linears side by side, the multimodal layout in shards, sharpened, the head tied, MTP to pass by
+    "exl3-sharp": REAL + ["--seed", "3", "--hidden", "256", "--sharp", "--heads", "4", "--layout", "multimodal", "--shards",
+                          "3", "--vision", "--mtp", "--f32-small", "--widths", "3,plain,4,5,plain,3.5"],
+    # EXL3 experts, one by one; the last expert's bits are another's
+    "exl3-moe": REAL + ["--seed", "7", "--hidden", "128", "--moe", "single", "--experts", "6", "--top-k", "2",
+                        "--expert-width", "128", "--shared-width", "256", "--untied", "--head-width", "5",
+                        "--widths", "4,4,4,3,2.5"],
 }
 PROMPTS = (1, 37, 200)
 GREEDY = 32
@@ -52,7 +63,11 @@ def cases(name):
 
 
 def make(name, out, extra=()):
-    make_tiny.write_checkpoint(make_tiny.arguments([out] + MODELS[name] + list(extra)))
+    argv = [out] + MODELS[name] + list(extra)
+    if name.startswith("exl3"):
+        make_exl3.write_checkpoint(*make_exl3.arguments(argv))
+    else:
+        make_tiny.write_checkpoint(make_tiny.arguments(argv))
 
 
 def make_models(out):
