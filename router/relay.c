@@ -340,5 +340,7 @@ void relay_on_lost(struct relay *r, struct backend *b, const char *reason) {
         request_fail(q, &e);
         failed++;
     }
-    log_warn("worker_lost", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed, reason);
+    if (failed)
+        log_warn("streams_failed", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed,
+                 reason);
 }

@@ -1,0 +1,15 @@
+/* cmd: the worker program's subcommands. Each gets its settings parsed and returns the exit code. Main thread. */
+#pragma once
+
+struct engine_info;
+struct options;
+
+int cmd_worker(const struct options *o); // serve a router
+int cmd_logits(const struct options *o); // ids on stdin to a .npy of logits
+int cmd_inspect(
+    const struct options *o); // what a checkpoint holds, and what is wrong with it; loads nothing
+int cmd_bench(const struct options *o); // what rounds cost on this machine
+int cmd_list_devices(void);
+
+// The start-up report: the model, the memory by part, what fits.
+void report_loaded(const struct options *o, const struct engine_info *info);

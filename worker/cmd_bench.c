@@ -1,0 +1,125 @@
+/* cmd_bench: bench engine MODEL: what rounds cost with this checkpoint on this machine, as a short table. */
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "common/version.h"
+#include "worker/cmd.h"
+#include "worker/engine/engine.h"
+#include "worker/exit_code.h"
+#include "worker/options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMPT = 32, ROUNDS = 64, FILL = 512, FILLS = 3, STREAMS = 16, CONTEXT = 1024 };
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, uint32_t n) {
+    qsort(v, n, sizeof *v, by_value);
+    return v[n / 2];
+}
+
+// Ids that are in every vocabulary of this family.
+static void make_prompt(uint32_t *ids, uint32_t count, uint32_t salt) {
+    for (uint32_t i = 0; i < count; i++) ids[i] = 5 + (i * 31 + salt * 17) % 200;
+}
+
+static int submit(struct engine *eng, uint32_t prompt_count, uint32_t max_tokens, uint32_t salt,
+                  struct err *e) {
+    uint32_t ids[CONTEXT];
+    uint64_t handle;
+    make_prompt(ids, prompt_count, salt);
+    struct engine_request r = {.prompt = ids,
+                               .prompt_count = prompt_count,
+                               .sampling = {.top_p = 1, .repetition = 1},
+                               .max_tokens = max_tokens,
+                               .ignore_eos = true,
+                               .top_logprobs = -1};
+    return engine_submit(eng, &r, &handle, e);
+}
+
+// Runs until nothing is left; the times of rounds that drew for all streams go to ret. Their number is returned.
+static int run_rounds(struct engine *eng, uint32_t streams, double *ret, uint32_t *ret_count,
+                      struct err *e) {
+    uint32_t n = 0;
+    while (!engine_idle(eng)) {
+        struct engine_round round;
+        uint64_t before = mono_ns();
+        int st = engine_step(eng, &round, e);
+        if (st) return st;
+        if (round.rows == streams && n < ROUNDS) ret[n++] = (double)(mono_ns() - before) / 1e6;
+    }
+    *ret_count = n;
+    return ST_OK;
+}
+
+static int bench_decode(struct engine *eng, uint32_t streams, double *ret_ms, struct err *e) {
+    double ms[ROUNDS];
+    uint32_t n = 0;
+    int st = ST_OK;
+    for (uint32_t i = 0; i < streams && !st; i++) st = submit(eng, PROMPT, ROUNDS, i, e);
+    if (!st) st = run_rounds(eng, streams, ms, &n, e);
+    if (!st && n == 0) st = err_set(e, ST_INTERNAL, "no round had %u rows", streams);
+    if (!st) *ret_ms = median(ms, n);
+    return st;
+}
+
+static int bench_fill(struct engine *eng, double *ret_per_s, struct err *e) {
+    double s[FILLS];
+    for (uint32_t i = 0; i < FILLS; i++) {
+        uint64_t before = mono_ns();
+        int st = submit(eng, FILL, 1, i, e);
+        while (!st && !engine_idle(eng)) {
+            struct engine_round round;
+            st = engine_step(eng, &round, e);
+        }
+        if (st) return st;
+        s[i] = (double)(mono_ns() - before) / 1e9;
+    }
+    *ret_per_s = FILL / median(s, FILLS);
+    return ST_OK;
+}
+
+static int run(const struct options *o, struct engine *eng, struct err *e) {
+    static const uint32_t counts[] = {1, 2, 4, 8, 16};
+    const struct engine_info *info = engine_info(eng);
+    double one = 0, fill = 0;
+    printf("engine bench: %s, commit %s, %s (%s), %u threads\n", o->model, version_commit(),
+           info->device, info->variant, info->threads);
+    printf("  streams   ms a round   tokens/s   of one stream's round\n");
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        double ms = 0;
+        if (counts[i] > info->streams_max) break;
+        int st = bench_decode(eng, counts[i], &ms, e);
+        if (st) return st;
+        if (i == 0) one = ms;
+        printf("  %7u   %10.3f   %8.1f   %.2fx\n", counts[i], ms, 1e3 * counts[i] / ms, ms / one);
+    }
+    int st = bench_fill(eng, &fill, e);
+    if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
+    return st;
+}
+
+int cmd_bench(const struct options *o) {
+    struct engine_config c;
+    struct engine *eng = NULL;
+    struct err e = {0};
+    options_engine(o, &c);
+    if (c.context_max == 0) c.context_max = CONTEXT;
+    if (c.streams_max == 0) c.streams_max = STREAMS;
+    int st = c.context_max < FILL + 1
+                 ? (int)err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1,
+                                c.context_max)
+                 : engine_new(&eng, &c, &e);
+    if (!st) st = run(o, eng, &e);
+    engine_free(eng);
+    if (!st) return EXIT_CODE_OK;
+    fprintf(stderr, "railyard-worker: %s\n", e.msg);
+    return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
+}

@@ -1,0 +1,87 @@
+/* cmd_inspect: what a checkpoint holds and what is wrong with it. Opens and checks, loads nothing. */
+#include "common/err.h"
+#include "worker/cmd.h"
+#include "worker/engine/checkpoint.h"
+#include "worker/exit_code.h"
+#include "worker/options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void print_config(const struct model_config *c) {
+    printf("family      %s%s%s, weights as %s\n", c->model_type,
+           c->multimodal ? ", multimodal" : "", c->moe ? ", mixture of experts" : "", c->dtype);
+    printf("layers      %u: %u full attention, %u delta net\n", c->layers, c->full_layers,
+           c->layers - c->full_layers);
+    printf("hidden      %u; vocabulary %u rows; context up to %u\n", c->hidden, c->vocab,
+           c->max_position);
+    printf("attention   %u heads, %u of keys and values, %u wide\n", c->heads, c->kv_heads,
+           c->head_dim);
+    printf("delta net   %u key heads of %u, %u value heads of %u, convolution over %u\n",
+           c->linear_key_heads, c->linear_key_dim, c->linear_value_heads, c->linear_value_dim,
+           c->linear_conv);
+    if (c->moe)
+        printf("experts     %u, %u a token, %u wide; shared %u\n", c->experts, c->experts_per_token,
+               c->expert_width, c->shared_expert_width);
+    else
+        printf("mlp         %u\n", c->intermediate);
+    printf("rope        theta %.15g, %u of each head's dimensions%s\n", c->rope.theta,
+           c->rope.rotary_dim, c->rope.type == MODEL_ROPE_YARN ? ", YaRN" : "");
+}
+
+static void print_info(const struct checkpoint_info *i) {
+    printf("tensors     %u text, %u MTP, %u vision, %u other, in %u files\n", i->text_tensors,
+           i->mtp_tensors, i->vision_tensors, i->other_tensors, i->files);
+    printf("text        %.3f M parameters, %.1f MiB, under '%s'; head %s\n",
+           (double)i->text_parameters / 1e6, (double)i->text_bytes / (1 << 20), i->text_prefix,
+           i->tied ? "tied to the embedding" : "of its own");
+    printf("bytes       %.1f MiB in all, MTP %.1f MiB\n", (double)i->total_bytes / (1 << 20),
+           (double)i->mtp_bytes / (1 << 20));
+}
+
+static void print_types(const struct checkpoint *c) {
+    uint32_t counts[SAFETENSORS_DTYPE_COUNT] = {0};
+    uint64_t bytes[SAFETENSORS_DTYPE_COUNT] = {0};
+    for (uint32_t i = 0; i < checkpoint_count(c); i++) {
+        const struct safetensors_tensor *t = checkpoint_at(c, i);
+        counts[t->dtype]++;
+        bytes[t->dtype] += t->bytes;
+    }
+    for (int d = 0; d < SAFETENSORS_DTYPE_COUNT; d++)
+        if (counts[d])
+            printf("  %-8s  %u tensors, %.1f MiB\n",
+                   safetensors_dtype_name((enum safetensors_dtype)d), counts[d],
+                   (double)bytes[d] / (1 << 20));
+}
+
+static void print_tensors(const struct checkpoint *c) {
+    for (uint32_t i = 0; i < checkpoint_count(c); i++) {
+        const struct safetensors_tensor *t = checkpoint_at(c, i);
+        char shape[128];
+        safetensors_shape_text(t->dims, t->dims_count, shape, sizeof shape);
+        printf("  %-72s %-8s %s\n", t->name, safetensors_dtype_name(t->dtype), shape);
+    }
+}
+
+int cmd_inspect(const struct options *o) {
+    struct checkpoint *c = NULL;
+    struct err e = {0};
+    char digest[CHECKPOINT_DIGEST_HEX_BYTES];
+    if (checkpoint_open(&c, o->model, &e)) {
+        printf("wrong       %s\n", e.msg);
+        return EXIT_CODE_MODEL;
+    }
+    print_config(checkpoint_config(c));
+    print_info(checkpoint_info(c));
+    print_types(c);
+    print_tensors(c);
+    checkpoint_digest(c, digest);
+    printf("digest      %s\n", digest);
+    int st = checkpoint_check_shapes(c, &e);
+    if (st)
+        printf("wrong       %s\n", e.msg);
+    else
+        printf("right       every tensor that its text model needs is there, in shape\n");
+    checkpoint_close(c);
+    return st ? EXIT_CODE_MODEL : EXIT_CODE_OK;
+}

@@ -1,0 +1,89 @@
+/* main: railyard-worker: which subcommand, with which settings. */
+#include "common/err.h"
+#include "common/log.h"
+#include "common/version.h"
+#include "worker/cmd.h"
+#include "worker/exit_code.h"
+#include "worker/options.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void print_usage(void) {
+    printf(
+        "railyard-worker: runs one model on one device for a router\n\n"
+        "  railyard-worker [worker] MODEL [flags]     serve the router of --lobby\n"
+        "  railyard-worker logits MODEL --out=F.npy   a JSON array of ids on stdin to logits\n"
+        "  railyard-worker inspect MODEL              what the checkpoint holds and what is wrong\n"
+        "  railyard-worker bench engine MODEL         what rounds cost here\n"
+        "  railyard-worker --list-devices             the GPUs, as JSON\n"
+        "  railyard-worker version\n\n"
+        "MODEL is a checkpoint's folder.\n\n");
+    options_help();
+}
+
+// GPUs that a worker of this build can run on: the CPU is no entry.
+int cmd_list_devices(void) {
+    puts("[]");
+    return EXIT_CODE_OK;
+}
+
+static int usage_error(const char *what) {
+    fprintf(stderr, "railyard-worker: %s (--help says how)\n", what);
+    return EXIT_CODE_USAGE;
+}
+
+struct command {
+    const char *name;
+    int (*run)(const struct options *o);
+    const char *word; // that must follow the name; NULL: none
+};
+
+static const struct command commands[] = {
+    {"worker", cmd_worker, NULL},
+    {"logits", cmd_logits, NULL},
+    {"inspect", cmd_inspect, NULL},
+    {"bench", cmd_bench, "engine"},
+};
+
+// The command that the arguments name; *ret_used of them say so. A folder alone means worker.
+static const struct command *find_command(const struct options *o, int *ret_used) {
+    *ret_used = 0;
+    if (o->args_count == 0) return NULL;
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        const struct command *c = &commands[i];
+        if (strcmp(o->args[0], c->name)) continue;
+        bool word = !c->word || (o->args_count > 1 && !strcmp(o->args[1], c->word));
+        *ret_used = c->word ? 2 : 1;
+        return word ? c : NULL;
+    }
+    return &commands[0];
+}
+
+static int run(struct options *o) {
+    enum log_level level = LOG_LEVEL_INFO;
+    int used;
+    log_level_parse(o->log_level, &level);
+    log_init("railyard-worker", level);
+    if (o->help) return print_usage(), EXIT_CODE_OK;
+    if (o->list_devices) return cmd_list_devices();
+    bool version = o->version || (o->args_count == 1 && !strcmp(o->args[0], "version"));
+    if (version) return printf("%s (%s)\n", version_string(), version_commit()), EXIT_CODE_OK;
+    const struct command *c = find_command(o, &used);
+    if (!c) return usage_error("wanted worker, logits, inspect or bench engine, and MODEL");
+    if (o->args_count != used + 1) return usage_error("wanted one MODEL, a checkpoint's folder");
+    o->model = o->args[used];
+    return c->run(o);
+}
+
+int main(int argc, char **argv) {
+    struct options o;
+    struct err e = {0};
+    if (options_init(&o, argc - 1, argv + 1, &e)) {
+        fprintf(stderr, "railyard-worker: %s\n", e.msg);
+        return EXIT_CODE_USAGE;
+    }
+    int code = run(&o);
+    options_fini(&o);
+    return code;
+}

@@ -1,0 +1,124 @@
+/* options: see options.h. */
+#include "worker/options.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/strbuf.h"
+#include "worker/engine/engine.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define IN(member_) offsetof(struct options, member_)
+static const struct setting table[] = {
+    {"rank", SETTING_INT, IN(rank), "-1", -1, 1 << 20, NULL, NULL,
+     "the number wanted at the router; -1: the lowest free one"},
+    {"lobby", SETTING_STRING, IN(lobby), NULL, 0, 0, NULL, NULL,
+     "the router's lobby, ipc://PATH (default lobby.sock in run.dir)"},
+    {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
+     "folder of the router's sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard)"},
+    {"name", SETTING_STRING, IN(name), NULL, 0, 0, NULL, NULL,
+     "what people call this worker (default the host's name)"},
+    {"token", SETTING_STRING, IN(token), NULL, 0, 0, NULL, NULL,
+     "given by the router that started this worker; it then ends with that router"},
+    {"backend", SETTING_CHOICE, IN(backend), "auto", 0, 0, "auto|cpu|cuda", NULL,
+     "where to compute"},
+    {"context", SETTING_INT, IN(context), "0", 0, 1 << 30, NULL, "tokens",
+     "longest prompt and reply of a stream; 0: what the checkpoint allows and memory holds"},
+    {"streams", SETTING_INT, IN(streams), "0", 0, ENGINE_STREAMS_MAX, NULL, NULL,
+     "streams at once; 0: what fits"},
+    {"memory-fraction", SETTING_REAL, IN(memory_fraction), "1", 0.01, 1, NULL, NULL,
+     "part of the free memory to take"},
+    {"threads", SETTING_INT, IN(threads), "0", 0, 1024, NULL, NULL,
+     "threads of the CPU backend; 0: one for each CPU that this process may use"},
+    {"chunk", SETTING_INT, IN(chunk), "0", 0, 1 << 20, NULL, "tokens",
+     "prompt tokens of one stream filled in one round; 0: the engine's choice"},
+    {"round-rows", SETTING_INT, IN(round_rows), "0", 0, ENGINE_ROUND_ROWS_MAX, NULL, "rows",
+     "rows of one forward; 0: the engine's choice"},
+    {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|f32|bf16|fp8", NULL,
+     "type of keys and values"},
+    {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
+     "a planted fault, for the tests that must find it"},
+    {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
+    {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
+     "least level of a line on stderr"},
+    {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,
+     "print the GPUs as JSON and end"},
+    {"version", SETTING_BOOL, IN(version), "off", 0, 0, NULL, NULL, "print the version and end"},
+    {"help", SETTING_BOOL, IN(help), "off", 0, 0, NULL, NULL, "print this and end"},
+};
+enum { SETTING_COUNT = sizeof table / sizeof table[0] };
+
+int options_init(struct options *o, int argc, char **argv, struct err *e) {
+    *o = (struct options){0};
+    settings_init(&o->settings, table, SETTING_COUNT, o);
+    o->args = mem_calloc((size_t)argc + 1, sizeof *o->args);
+    int st = settings_parse(&o->settings, argc, argv, o->args, &o->args_count, e);
+    if (st) options_fini(o);
+    return st;
+}
+
+void options_fini(struct options *o) {
+    settings_fini(&o->settings);
+    free(o->args);
+    o->args = NULL;
+}
+
+void options_help(void) {
+    struct options o = {0};
+    settings_init(&o.settings, table, SETTING_COUNT, &o);
+    settings_help(&o.settings, stdout);
+    settings_fini(&o.settings);
+}
+
+void options_log(const struct options *o) {
+    struct strbuf b = {0};
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        if (!o->settings.given[i] || table[i].offset == IN(token)) continue;
+        strbuf_printf(&b, " %s=", table[i].name);
+        settings_print(&o->settings, &table[i], &b);
+    }
+    log_info("settings", "model=\"%s\"%s", o->model, strbuf_str(&b));
+    strbuf_fini(&b);
+}
+
+void options_engine(const struct options *o, struct engine_config *ret) {
+    *ret = (struct engine_config){
+        .model_dir = o->model,
+        .backend = o->backend,
+        .context_max = (uint32_t)o->context,
+        .streams_max = (uint32_t)o->streams,
+        .threads = (uint32_t)o->threads,
+        .chunk_tokens = (uint32_t)o->chunk,
+        .round_rows_max = (uint32_t)o->round_rows,
+        .memory_fraction = o->memory_fraction,
+        .kv = o->kv,
+        .fault = !strcmp(o->fault, "ulp")          ? ENGINE_FAULT_ULP
+                 : !strcmp(o->fault, "stale-conv") ? ENGINE_FAULT_STALE_CONV
+                                                   : ENGINE_FAULT_NONE,
+    };
+}
+
+char *options_lobby(const struct options *o) {
+    struct strbuf b = {0};
+    const char *user = getenv("XDG_RUNTIME_DIR");
+    if (o->lobby[0])
+        strbuf_printf(&b, "%s%s", strstr(o->lobby, "://") ? "" : "ipc://", o->lobby);
+    else if (o->run_dir[0])
+        strbuf_printf(&b, "ipc://%s/lobby.sock", o->run_dir);
+    else if (user && access("/run/railyard", F_OK))
+        strbuf_printf(&b, "ipc://%s/railyard/lobby.sock", user);
+    else
+        strbuf_add_str(&b, "ipc:///run/railyard/lobby.sock");
+    return strbuf_take(&b);
+}
+
+char *options_model_name(const struct options *o) {
+    size_t len = strlen(o->model);
+    while (len > 1 && o->model[len - 1] == '/') len--;
+    size_t start = len;
+    while (start > 0 && o->model[start - 1] != '/') start--;
+    return mem_strndup(o->model + start, len - start);
+}

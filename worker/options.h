@@ -1,0 +1,40 @@
+/* options: the worker's settings: one table for flags, the optional file, --help and the list at start. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/settings.h"
+
+struct err;
+struct engine_config;
+
+struct options {
+    // Where it serves.
+    char *lobby, *run_dir, *token, *name;
+    int64_t rank;
+    // What it runs.
+    char *backend, *kv, *fault;
+    int64_t context, streams, threads, chunk, round_rows;
+    double memory_fraction;
+    // Subcommands.
+    char *out;
+    // Itself.
+    char *log_level;
+    bool list_devices, help, version;
+
+    struct settings settings;
+    const char *model; // the folder, an argument; NULL: none was given
+    const char **args;
+    int args_count;
+};
+
+// argv without the program's name. On failure nothing is to be given back. ST_INVAL names the flag, wanted and found.
+int options_init(struct options *o, int argc, char **argv, struct err *e);
+void options_fini(struct options *o);
+void options_help(void);
+void options_log(const struct options *o); // what differs from the defaults, one line
+void options_engine(const struct options *o, struct engine_config *ret);
+// The lobby's nng url: --lobby (a path will do), else lobby.sock in run.dir or where routers put it. The caller frees.
+char *options_lobby(const struct options *o);
+// The last part of the model's path.
+char *options_model_name(const struct options *o);

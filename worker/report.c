@@ -1,0 +1,45 @@
+/* report: what has been loaded, where its memory went and how much it can serve. One write, so that it is not torn. */
+#include "common/log.h"
+#include "common/strbuf.h"
+#include "common/version.h"
+#include "worker/cmd.h"
+#include "worker/engine/engine.h"
+#include "worker/options.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+static void add_regions(struct strbuf *b, const struct engine_info *info) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < info->regions_count; i++) sum += info->regions[i].bytes;
+    strbuf_printf(b, "  memory     %.3f GiB in all\n", gib(sum));
+    for (uint32_t i = 0; i < info->regions_count; i++)
+        strbuf_printf(b, "    %-24s %9.3f GiB\n", info->regions[i].name,
+                      gib(info->regions[i].bytes));
+}
+
+void report_loaded(const struct options *o, const struct engine_info *info) {
+    struct strbuf b = {0};
+    strbuf_printf(&b, "railyard-worker %s (%s)\n", version_string(), version_commit());
+    strbuf_printf(&b, "  model      %s: %s, %u layers, %.1f M parameters\n", o->model,
+                  info->model_type, info->layers, (double)info->parameters / 1e6);
+    strbuf_printf(&b, "  device     %s (%s), %u threads; %s\n", info->device, info->variant,
+                  info->threads, info->kv_rule);
+    strbuf_printf(&b, "  weights    %.3f GiB, KV %.3f, states %.3f, scratch %.3f\n",
+                  gib(info->weights_bytes), gib(info->kv_bytes), gib(info->state_bytes),
+                  gib(info->scratch_bytes));
+    add_regions(&b, info);
+    strbuf_printf(&b, "  serves     %u streams, contexts up to %u; %u KV blocks of %u tokens\n",
+                  info->streams_max, info->context_max, info->kv_blocks_total,
+                  info->kv_block_tokens);
+    strbuf_printf(&b, "  checkpoint %.16s...; %s\n", info->checkpoint_digest, info->rope_rule);
+    ssize_t n = write(STDERR_FILENO, b.p, b.len);
+    (void)n; // a report that cannot be written has nowhere to say so
+    log_info("loaded", "streams=%u context=%u weights_gib=%.3f", info->streams_max,
+             info->context_max, gib(info->weights_bytes));
+    strbuf_fini(&b);
+}
