@@ -23,9 +23,12 @@ enum {
     CPU_SHARE_WORK = 20000,
 };
 
+struct exl3_scratch; // kernels/linear/exl3_cpu.h
+
 struct cpu {
     struct cpu_pool *pool;
     uint32_t threads;
+    struct exl3_scratch *exl3; // one for each thread
 };
 
 static inline void *cpu_ptr(devptr p) {

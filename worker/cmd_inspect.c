@@ -30,7 +30,7 @@ static void print_config(const struct model_config *c) {
 }
 
 static void print_forms(const struct checkpoint_info *i) {
-    printf("            packed in %u layers, one by one in %u", i->packed_layers, i->single_layers);
+    printf("forms       experts packed in %u layers, one by one in %u", i->packed_layers, i->single_layers);
     if (i->both_layers) printf("; %u layers have both forms, packed taken", i->both_layers);
     printf("\n");
 }

@@ -31,20 +31,18 @@ CPU_INLINE void dot_store(const vf *acc, uint32_t count, float *ret) {
     for (; i < count; i++) ret[i] = vf_sum(acc[i]);
 }
 
-// rows, cols and d are constants at every call, so that acc lives in registers.
-CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
-                         const enum dtype d, float *ret) {
-    vf acc[DOT_ROWS * DOT_COLS_MAX];
+// The lanes' sums go on from what acc holds. rows, cols and d are constants at every call, so that acc lives in registers.
+CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                        const enum dtype d, vf *acc) {
     const float *x = o->x;
     uint32_t k = 0;
-#pragma GCC unroll 64
-    for (uint32_t i = 0; i < rows * cols; i++) acc[i] = vf_set(0);
     for (; k + LANES <= o->k; k += LANES) {
         vf w[DOT_COLS_MAX];
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             uint64_t at = c * o->w_stride + k;
-            __builtin_prefetch((const char *)o->w + at * dtype_bytes(d) + o->ahead, 0, 2);
+            if (o->ahead)
+                __builtin_prefetch((const char *)o->w + at * dtype_bytes(d) + o->ahead, 0, 2);
             w[c] = vf_load_dtype(o->w, at, d);
         }
 #pragma GCC unroll 8
@@ -65,6 +63,14 @@ CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const
                     acc[r * cols + c] + v * vf_load_dtype_part(o->w, c * o->w_stride + k, n, d);
         }
     }
+}
+
+CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                         const enum dtype d, float *ret) {
+    vf acc[DOT_ROWS * DOT_COLS_MAX];
+#pragma GCC unroll 64
+    for (uint32_t i = 0; i < rows * cols; i++) acc[i] = vf_set(0);
+    dot_add(o, rows, cols, d, acc);
     dot_store(acc, rows * cols, ret);
 }
 

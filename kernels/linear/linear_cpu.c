@@ -1,7 +1,8 @@
 /* linear_cpu: see linear.h. A unit is a strip of output columns of one part, with all rows: its weights are read from
- * memory once and stay in the cache while the rows pass. */
+ * memory once and stay in the cache while the rows pass. Of an EXL3 part it is a block of columns with up to EXL3_ROWS. */
 #include "kernels/cpu.h"
 #include "kernels/linear/dot_tile.h"
+#include "kernels/linear/exl3_cpu.h"
 #include "kernels/linear/linear.h"
 
 enum {
@@ -15,6 +16,7 @@ enum {
 
 struct job {
     struct linear_args a;
+    struct exl3_scratch *exl3;
     uint32_t k;
     uint32_t strip[LINEAR_PARTS_MAX];      // columns of a unit
     uint32_t first_unit[LINEAR_PARTS_MAX]; // of each part
@@ -56,11 +58,27 @@ CPU_INLINE void strip(const struct job *j, const struct linear_part *p, uint32_t
     }
 }
 
+// Units of all blocks with the first rows, then with the next ones.
+static void exl3_unit(const struct job *j, const struct linear_part *p, uint32_t unit,
+                      uint32_t thread) {
+    uint32_t blocks = p->w.rows / EXL3_BLOCK, row = unit / blocks * EXL3_ROWS;
+    uint32_t left = j->a.rows - row;
+    struct exl3_rows rows = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,
+                             .y = (float *)cpu_ptr(p->y) + (uint64_t)row * p->w.rows,
+                             .count = left < EXL3_ROWS ? left : EXL3_ROWS,
+                             .add = p->add};
+    CPU_NAME(exl3_block)(&j->exl3[thread], &p->w, &rows, unit % blocks);
+}
+
 static void linear_unit(void *arg, uint32_t unit, uint32_t thread) {
     const struct job *j = arg;
     uint32_t part = j->a.parts_count - 1;
     while (unit < j->first_unit[part]) part--;
     const struct linear_part *p = &j->a.parts[part];
+    if (p->w.exl3.half_bits) {
+        exl3_unit(j, p, unit - j->first_unit[part], thread);
+        return;
+    }
     uint32_t col = (unit - j->first_unit[part]) * j->strip[part];
     uint32_t end = col + j->strip[part] < p->w.rows ? col + j->strip[part] : p->w.rows;
     switch (p->w.dtype) {
@@ -78,14 +96,20 @@ static uint32_t strip_cols(const struct cpu *c, const struct weight *w, uint32_t
     return (cols > STRIP_COLS_MIN ? cols : STRIP_COLS_MIN) / STRIP_COLS_MIN * STRIP_COLS_MIN;
 }
 
+static uint32_t units_of(const struct job *j, const struct linear_part *p, uint32_t strip) {
+    if (p->w.exl3.half_bits)
+        return p->w.rows / EXL3_BLOCK * ((j->a.rows + EXL3_ROWS - 1) / EXL3_ROWS);
+    return (p->w.rows + strip - 1) / strip;
+}
+
 void CPU_NAME(linear)(void *ctx, const struct linear_args *a) {
-    struct job j = {.a = *a, .k = a->parts[0].w.cols};
+    struct job j = {.a = *a, .exl3 = ((struct cpu *)ctx)->exl3, .k = a->parts[0].w.cols};
     uint32_t units = 0, cols_all = 0;
     for (uint32_t i = 0; i < a->parts_count; i++) cols_all += a->parts[i].w.rows;
     for (uint32_t i = 0; i < a->parts_count; i++) {
         j.strip[i] = strip_cols(ctx, &a->parts[i].w, cols_all);
         j.first_unit[i] = units;
-        units += (a->parts[i].w.rows + j.strip[i] - 1) / j.strip[i];
+        units += units_of(&j, &a->parts[i], j.strip[i]);
     }
     if (a->rows) cpu_for(ctx, (uint64_t)a->rows * cols_all * j.k, units, linear_unit, &j);
 }

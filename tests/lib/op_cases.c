@@ -148,6 +148,171 @@ static void ref_linear(const struct op_case *c, double *ret) {
             }
 }
 
+/* exl3: T, K, N, twice the bits, codebook, bias. As the linear layer has them: [y1 = x W1, y2 += x W1], and a plain part
+ * beside them that must not notice. */
+static uint16_t *exl3_words(uint32_t what, uint64_t count) {
+    uint16_t *w = mem_alloc(count * sizeof *w);
+    for (uint64_t i = 0; i < count; i++) w[i] = (uint16_t)mix_u64((uint64_t)what << 40 ^ (i + 1));
+    return w;
+}
+
+// Signs times 1, 1.25, 1.5 or 1.75, as fp16.
+static uint16_t exl3_factor(uint32_t what, uint64_t i) {
+    uint64_t r = mix_u64((uint64_t)what << 40 ^ (i + 1));
+    return (uint16_t)((r & 1) << 15 | 0x3c00 | (r >> 1 & 3) << 8);
+}
+
+static double exl3_factor_value(uint32_t what, uint64_t i) {
+    uint16_t h = exl3_factor(what, i);
+    return (h & 0x8000 ? -1 : 1) * (1 + (h >> 8 & 3) / 4.0);
+}
+
+static struct buf exl3_factors(const struct ops *o, uint32_t what, uint32_t count) {
+    uint16_t *f = mem_alloc(count * sizeof *f);
+    for (uint32_t i = 0; i < count; i++) f[i] = exl3_factor(what, i);
+    struct buf b = buf_of(o, f, count * sizeof *f);
+    free(f);
+    return b;
+}
+
+struct exl3_bufs {
+    struct buf trellis, suh, svh, bias, plain, x, y[3];
+};
+
+static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_bufs *b,
+                      struct linear_args *a) {
+    uint32_t t = c->size[0], k = c->size[1], n = c->size[2], half_bits = c->size[3];
+    uint64_t words = (uint64_t)k * n * half_bits / 32;
+    uint16_t *w = exl3_words(30, words);
+    struct weight plain;
+    b->trellis = buf_of(o, w, words * sizeof *w);
+    b->suh = exl3_factors(o, 31, k);
+    b->svh = exl3_factors(o, 32, n);
+    b->bias = buf_fine(o, 33, n);
+    b->plain = weight_of(o, &plain, 34, 5, k, DTYPE_BF16);
+    b->x = buf_fine(o, 1, (uint64_t)t * k);
+    b->y[0] = buf_new(o, (uint64_t)t * n * F32);
+    b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
+    b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
+    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4], b->suh.p, b->svh.p,
+                     c->size[5] ? b->bias.p : 0};
+    struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
+    *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
+    a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
+    a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
+    a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
+    free(w);
+}
+
+static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], step = schedule ? schedule : t;
+    struct exl3_bufs b;
+    struct linear_args a;
+    exl3_args(o, c, &b, &a);
+    for (uint32_t i = 0; i < t; i += step) { // schedule rows a call
+        a.rows = min_u32(step, t - i);
+        a.x = b.x.p + (uint64_t)i * c->size[1] * F32;
+        for (uint32_t p = 0; p < 3; p++)
+            a.parts[p].y = b.y[p].p + (uint64_t)i * a.parts[p].w.rows * F32;
+        o->linear(o->ctx, &a);
+    }
+    for (uint32_t p = 0; p < 3; p++) {
+        uint64_t count = (uint64_t)t * a.parts[p].w.rows;
+        get(o, ret, &b.y[p], count);
+        ret += count;
+        buf_free(o, &b.y[p]);
+    }
+    buf_free(o, &b.trellis);
+    buf_free(o, &b.suh);
+    buf_free(o, &b.svh);
+    buf_free(o, &b.bias);
+    buf_free(o, &b.plain);
+    buf_free(o, &b.x);
+}
+
+// The value of a state, by the format's definition.
+static double exl3_state_value(uint32_t s, enum exl3_codebook codebook) {
+    if (codebook == EXL3_MUL1) {
+        uint32_t x = s * 0x83dcd12du;
+        double v =
+            (1774.0 * ((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 905216) / 262144;
+        int e;
+        frexp(v, &e);
+        return ldexp(nearbyint(ldexp(v, 11 - e)), e - 11);
+    }
+    uint32_t x = codebook == EXL3_MCG ? s * 0xcbac1fedu : s * 89226354u + 64248484u;
+    double sum = 0;
+    x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
+    for (int i = 0; i < 2; i++, x >>= 16)
+        sum += (x & 0x8000 ? -1 : 1) * ldexp(1024 + (x & 1023), (int)(x >> 10 & 31) - 25);
+    int e;
+    frexp(sum, &e);
+    return ldexp(nearbyint(ldexp(sum, 11 - e)), e - 11);
+}
+
+// Decoded, in [K, N].
+static double *exl3_matrix(const struct op_case *c) {
+    uint32_t k = c->size[1], n = c->size[2], half_bits = c->size[3], ring = 128 * half_bits;
+    uint16_t *words = exl3_words(30, (uint64_t)k * n * half_bits / 32);
+    double *m = mem_alloc((size_t)k * n * sizeof *m);
+    for (uint32_t tile = 0; tile < k / 16 * (n / 16); tile++) {
+        const uint16_t *w = words + (uint64_t)tile * ring / 16;
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t state = 0, lane = i >> 3, end = (i + 1) * half_bits / 2;
+            for (uint32_t b = 16; b > 0; b--) {
+                uint32_t at = (end + ring - b) % ring;
+                state = state << 1 | (w[at / 16 ^ 1] >> (15 - at % 16) & 1u);
+            }
+            uint32_t row = tile / (n / 16) * 16 + 2 * (lane & 3) + (i & 1) + 8 * (i >> 1 & 1);
+            uint32_t col = tile % (n / 16) * 16 + (lane >> 2) + 8 * (i >> 2 & 1);
+            m[(size_t)row * n + col] = exl3_state_value(state, (enum exl3_codebook)c->size[4]);
+        }
+    }
+    free(words);
+    return m;
+}
+
+static void exl3_rotate(double *v, uint32_t count) {
+    for (uint32_t first = 0; first < count; first += 128) {
+        double in[128];
+        memcpy(in, v + first, sizeof in);
+        for (uint32_t i = 0; i < 128; i++) {
+            v[first + i] = 0;
+            for (uint32_t j = 0; j < 128; j++)
+                v[first + i] += (__builtin_popcount(i & j) % 2 ? -in[j] : in[j]) / sqrt(128);
+        }
+    }
+}
+
+static void ref_exl3(const struct op_case *c, double *ret) {
+    uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
+    double *m = exl3_matrix(c), *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
+    for (uint32_t r = 0; r < t; r++) {
+        for (uint32_t i = 0; i < k; i++)
+            x[i] = fine(1, (uint64_t)r * k + i) * exl3_factor_value(31, i);
+        exl3_rotate(x, k);
+        memset(y, 0, n * sizeof *y);
+        for (uint32_t i = 0; i < k; i++)
+            for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
+        exl3_rotate(y, n);
+        for (uint32_t j = 0; j < n; j++) {
+            double v = y[j] * exl3_factor_value(32, j) + (c->size[5] ? fine(33, j) : 0);
+            ret[(size_t)r * n + j] = v;
+            added[(size_t)r * n + j] = v + fine(35, (uint64_t)r * n + j);
+        }
+        for (uint32_t j = 0; j < 5; j++) {
+            double s = 0;
+            for (uint32_t i = 0; i < k; i++)
+                s += (double)fine(1, (uint64_t)r * k + i) * value(34, (uint64_t)j * k + i);
+            plain[r * 5 + j] = s;
+        }
+    }
+    free(m);
+    free(x);
+    free(y);
+}
+
 /* embed: T, D, V, -, dtype */
 static void run_embed(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
     uint32_t t = c->size[0], d = c->size[1], *ids = mem_alloc(t * sizeof *ids);
@@ -910,6 +1075,8 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
 #define STREAM_ROWS(n) ((n) + ((n) + 1) / 2 + ((n) + 5) / 6)
 #define LINEAR(t, k, n, n2, d)                                                                     \
     { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear }
+#define EXL3(t, k, n, half_bits, codebook, bias)                                                   \
+    { "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 5), run_exl3, ref_exl3 }
 #define EMBED(t, d, v, ty)                                                                         \
     { "embed", {t, d, v, 0, ty}, 0, (t) * (d), run_embed, ref_embed }
 #define RMSNORM(t, d, n)                                                                           \
@@ -953,6 +1120,13 @@ const struct op_case op_cases[] = {
     LINEAR(16, 256, 96, 64, DTYPE_BF16),
     LINEAR(13, 1000, 70, 9, DTYPE_BF16),
     LINEAR(29, 96, 200, 40, DTYPE_F16),
+    EXL3(1, 128, 128, 8, EXL3_MUL1, 0),
+    EXL3(2, 1152, 128, 5, EXL3_MUL1, 1),
+    EXL3(5, 256, 384, 2, EXL3_MCG, 0),
+    EXL3(7, 2304, 128, 16, EXL3_3INST, 1),
+    EXL3(13, 384, 256, 15, EXL3_MUL1, 0),
+    EXL3(67, 256, 256, 7, EXL3_MUL1, 0),
+    EXL3(131, 128, 128, 6, EXL3_MCG, 1),
     EMBED(1, 1, 3, DTYPE_F32),
     EMBED(9, 50, 11, DTYPE_BF16),
     EMBED(40, 256, 100, DTYPE_F16),
