@@ -56,6 +56,10 @@ void CPU_NAME(ops_fill)(struct ops *o);
 void CPU_NAME(embed)(void *ctx, const struct embed_args *a);
 void CPU_NAME(rmsnorm)(void *ctx, const struct rmsnorm_args *a);
 void CPU_NAME(linear)(void *ctx, const struct linear_args *a);
+// Up to CPU_LINEAR_MANY calls of linear that do not touch each other's outputs, shared among the threads as one. Each gives
+// the bits it would give alone.
+enum { CPU_LINEAR_MANY = 32 };
+void CPU_NAME(linear_many)(void *ctx, const struct linear_args *a, uint32_t count);
 void CPU_NAME(swiglu)(void *ctx, const struct swiglu_args *a);
 void CPU_NAME(rope)(void *ctx, const struct rope_args *a);
 void CPU_NAME(kv_append)(void *ctx, const struct kv_append_args *a);

@@ -29,6 +29,12 @@ static void print_config(const struct model_config *c) {
            c->rope.rotary_dim, c->rope.type == MODEL_ROPE_YARN ? ", YaRN" : "");
 }
 
+static void print_forms(const struct checkpoint_info *i) {
+    printf("forms       experts packed in %u layers, one by one in %u", i->packed_layers, i->single_layers);
+    if (i->both_layers) printf("; %u layers have both forms, packed taken", i->both_layers);
+    printf("\n");
+}
+
 static void print_info(const struct checkpoint_info *i) {
     printf("tensors     %u text, %u MTP, %u vision, %u other, in %u files\n", i->text_tensors,
            i->mtp_tensors, i->vision_tensors, i->other_tensors, i->files);
@@ -72,6 +78,7 @@ int cmd_inspect(const struct options *o) {
         return EXIT_CODE_MODEL;
     }
     print_config(checkpoint_config(c));
+    if (checkpoint_config(c)->moe) print_forms(checkpoint_info(c));
     print_info(checkpoint_info(c));
     print_types(c);
     print_tensors(c);

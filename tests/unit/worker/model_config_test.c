@@ -105,6 +105,29 @@ TEST(experts_are_known_by_type_or_by_count) {
     }
 }
 
+TEST(the_multimodal_layout_of_the_35b_with_experts_reads_to_its_values) {
+    static const char json[] =
+        "{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"],\"model_type\":\"qwen3_5_"
+        "moe\","
+        "\"image_token_id\":248056,\"tie_word_embeddings\":false,\"text_config\":{\"model_type\":"
+        "\"qwen3_5_moe_text\",\"hidden_size\":2048,\"num_hidden_layers\":40,\"vocab_size\":248320,"
+        "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"linear_num_value_heads\":32,"
+        "\"num_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":512,"
+        "\"shared_expert_intermediate_size\":512,\"output_router_logits\":false,"
+        "\"router_aux_loss_coef\":0.001,\"norm_topk_prob\":true,\"mlp_only_layers\":[],"
+        "\"decoder_sparse_step\":1},\"vision_config\":{\"model_type\":\"qwen3_5_moe\"}}";
+    struct err e = {0};
+    CHECK_OK(parse(&c, json, &e), e);
+    CHECK(c.multimodal && c.moe && !c.tied);
+    CHECK_STR(c.model_type, "qwen3_5_moe");
+    CHECK_EQ(c.experts, 256);
+    CHECK_EQ(c.experts_per_token, 8);
+    CHECK_EQ(c.expert_width, 512);
+    CHECK_EQ(c.shared_expert_width, 512);
+    CHECK_EQ(c.intermediate, 0);
+    CHECK_EQ(c.full_layers, 10);
+}
+
 TEST(both_forms_of_rope_keys_read_alike) {
     static const char *const json[] = {
         "{\"model_type\":\"qwen3_5_text\"," SIZES
@@ -158,6 +181,9 @@ TEST(each_bad_key_is_refused_by_name) {
          "\"qwen3_next\""},
         {"model_type", "\"qwen3_vl\"", ST_UNSUPPORTED, "found \"qwen3_vl\""},
         {"model_type", "\"llama\"", ST_UNSUPPORTED, "found \"llama\""},
+        {"model_type", "\"qwen3_moe\"", ST_UNSUPPORTED, "found \"qwen3_moe\""},
+        {"model_type", "\"qwen4_exp\"", ST_UNSUPPORTED, "found \"qwen4_exp\""},
+        {"model_type", "\"qwen3_5_mtp\"", ST_UNSUPPORTED, "found \"qwen3_5_mtp\""},
         {"model_type", "\"qwen3\"", ST_UNSUPPORTED, "found \"qwen3\""},
         {"model_type", "\"\"", ST_UNSUPPORTED, "model_type"},
         {"model_type", "5", ST_UNSUPPORTED, "found 5"},
@@ -247,6 +273,20 @@ TEST(each_bad_key_is_refused_by_name) {
         {"text_config", "{\"model_type\":\"qwen2\"}", ST_UNSUPPORTED,
          "text_config.model_type: wanted qwen3_5_text|qwen3_5_moe_text, found \"qwen2\""},
         {"num_experts", "5000", ST_CORRUPT, "num_experts"},
+        {"num_experts", "256,\"norm_topk_prob\":false", ST_UNSUPPORTED,
+         "norm_topk_prob: wanted true, found false"},
+        {"num_experts", "256,\"mlp_only_layers\":[3]", ST_UNSUPPORTED,
+         "mlp_only_layers: wanted none, found"},
+        {"num_experts", "256,\"mlp_only_layers\":3", ST_UNSUPPORTED,
+         "mlp_only_layers: wanted none, found 3"},
+        {"num_experts", "256,\"decoder_sparse_step\":2", ST_UNSUPPORTED,
+         "decoder_sparse_step: wanted 1, found 2"},
+        {"num_experts", "256,\"num_experts_per_tok\":0", ST_CORRUPT,
+         "num_experts_per_tok: wanted a whole number from 1 to 4096, found 0"},
+        {"num_experts", "256,\"moe_intermediate_size\":-1", ST_CORRUPT,
+         "moe_intermediate_size: wanted a whole number"},
+        {"num_experts", "256,\"shared_expert_intermediate_size\":0", ST_CORRUPT,
+         "shared_expert_intermediate_size: wanted a whole number"},
         {"num_experts", "4", ST_CORRUPT,
          "num_experts_per_tok: wanted at most 4 (num_experts), found 8"},
     };
