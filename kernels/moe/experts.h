@@ -1,8 +1,8 @@
 /* experts: the routed experts of a mixture-of-experts MLP.
  *
- *   y[t,:] = sum over the row's K experts e, in ascending number, of weight_e * down_e(silu(gate_e x[t]) * up_e x[t])
+ *   y[t,:] = sum over the row's P experts e, in ascending number, of weight_e * down_e(silu(gate_e x[t]) * up_e x[t])
  *
- * Shapes  x, y [T, D] f32; experts [T, K] u32 below E and weights [T, K] f32, a row's experts all different (router.h);
+ * Shapes  x, y [T, D] f32; experts [T, P] u32 below X and weights [T, P] f32, a row's experts all different (router.h);
  *         gate_e, up_e [I, D], down_e [D, I], each of any type that linear takes, also different ones in one table.
  * Order   each product as in linear.h, silu(g) * u as in swiglu.h; then from 0, expert by expert in ascending number,
  *         product with the weight and sum rounded apart. So a row's bits follow from that row alone, not from who else
@@ -19,7 +19,7 @@ struct expert {
 struct experts_args {
     devptr x, experts, weights, y;
     devptr scratch;             // experts_room bytes
-    const struct expert *table; // [E], in host memory; stays as it is while the device lives
+    const struct expert *table; // [X], in host memory; stays as it is while the device lives
     uint32_t rows;
-    uint32_t dim, width, count, per_token; // D, I, E, K
+    uint32_t dim, width, count, per_token; // D, I, X, P
 };

@@ -20,7 +20,7 @@ enum {
 
 struct batch {
     const struct experts_args *a;
-    const uint32_t *picks; // row * K + place in the row: by expert, then by row
+    const uint32_t *picks; // row * P + place in the row: by expert, then by row
     uint32_t picks_count;
     uint32_t experts[CPU_LINEAR_MANY], first[CPU_LINEAR_MANY]; // their numbers; their first pick
     uint32_t count;

@@ -3,7 +3,7 @@
 #include "kernels/math_f32.h"
 #include "kernels/moe/router.h"
 
-enum { WORK = 20 }; // of an expert, beside its part in K searches
+enum { WORK = 20 }; // of an expert, beside its part in P searches
 static const float taken = -1.0f;
 
 // The rest of the lanes is minus infinity: e to it is 0.

@@ -53,8 +53,8 @@ const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, con
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c);
 const char *checkpoint_head_key(const struct checkpoint *c);
 
-/* How a layer holds its routed experts: all of them in experts.gate_up_proj [E, 2 I, D] (rows 0 .. I-1 gate, then up) and
- * experts.down_proj [E, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
+/* How a layer holds its routed experts: all of them in experts.gate_up_proj [X, 2 I, D] (rows 0 .. I-1 gate, then up) and
+ * experts.down_proj [X, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
  * hold both forms, so it is looked up layer by layer; a layer with both is taken as packed, the published form. */
 enum checkpoint_experts { CHECKPOINT_EXPERTS_SINGLE, CHECKPOINT_EXPERTS_PACKED };
 enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer);

@@ -28,9 +28,9 @@ struct delta_weights {
 };
 
 struct moe_weights {           // nothing in a dense model
-    struct weight router;      // [E, D]
+    struct weight router;      // [X, D]
     struct weight shared_gate; // [1, D]
-    struct expert *experts;    // [E]
+    struct expert *experts;    // [X]
 };
 
 struct layer_weights {
