@@ -265,8 +265,14 @@ void weights_carve(struct weights *w, const struct checkpoint *c, const struct o
     if (!w->layers) make_tables(w, cfg);
     w->bytes = checkpoint_info(c)->text_bytes;
     carve_begin(carve, "weights");
+    if (w->room && !carve->base) { // measured before
+        carve_take(carve, w->room);
+        return;
+    }
+    uint64_t before = carve->used;
     w->rope_freq = carve_take(carve, rope_pairs * sizeof(float));
     visit_all(&(struct visit){.w = w, .c = c, .ops = ops, .carve = carve});
+    w->room = carve->used - before;
 }
 
 int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,

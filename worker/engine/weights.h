@@ -50,6 +50,7 @@ struct weights {
     struct layer_weights *layers;
     struct expert *experts; // of all layers; NULL in a dense model
     uint64_t bytes;         // of the matrices
+    uint64_t room;          // on the device, vectors included; 0: not laid out yet
 };
 
 struct weights_load { // progress, and where rope's frequencies come from
@@ -60,7 +61,8 @@ struct weights_load { // progress, and where rope's frequencies come from
 };
 
 void weights_fini(struct weights *w); // zeroed is fine
-// Lays out what the weights need on the device. The checkpoint's shapes have been checked.
+// Lays out what the weights need on the device. The checkpoint's shapes have been checked. Measuring again is quick: a
+// model with experts has a hundred thousand tensors to look up, and a start measures many times.
 void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                    struct carve *carve, uint32_t rope_pairs);
 // Fills what was carved, and reads every page of the matrices once so that no round waits for a disk.

@@ -239,6 +239,7 @@ TEST(kv_blocks_are_promised_at_admission_and_never_run_out) {
         CHECK(engine_info(eng)->kv_blocks_used <= total);
     }
     drive_all(&d);
+    test_note("ended %u, refused for want of room %u", done, full);
     CHECK(done > 20);
     CHECK_EQ(engine_info(eng)->kv_blocks_used, 0);
     engine_free(eng);
