@@ -1170,7 +1170,7 @@ const struct op_case op_cases[] = {
     EXPERTS(13, 33, 17, 5, 1, DTYPE_F16 | PICKS_SAME), // one expert has them all
     EXPERTS(30, 64, 48, 11, 4, DTYPE_BF16),
     EXPERTS(50, 48, 40, 70, 4, DTYPE_BF16), // more experts and picks than go through at once
-    EXPERTS(17, 100, 36, 3, 3, DTYPE_F32), // every expert has every row
+    EXPERTS(17, 100, 36, 3, 3, DTYPE_F32),  // every expert has every row
     EXPERTS(40, 96, 130, 13, 2, TYPES_MIXED),
     EXPERTS(21, 128, 72, 6, 2, TYPES_MIXED | PICKS_SAME),
     EXPERT_SUM(1, 1),

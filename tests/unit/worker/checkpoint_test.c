@@ -283,6 +283,9 @@ TEST(tensors_of_the_other_parts_are_counted_and_passed_by) {
 static const struct tensor fourth = {"model.layers.1.mlp.experts.3.gate_proj.weight", "[4,8]", 32};
 static const struct tensor again = {"model.norm.weight", "[8]", 8};
 static const struct tensor third = {"model.layers.2.input_layernorm.weight", "[8]", 8};
+static const struct tensor sliced = {"model.layers.0.mlp.up_proj.slice.0.trellis", "[1,1,64]", 64};
+static const struct tensor odd_trellis = {"model.layers.0.linear_attn.conv1d.trellis", "[1,1,64]",
+                                          64};
 static const struct tensor trellis = {"model.layers.0.mlp.up_proj.trellis", "[1,1,64]", 64};
 static const struct tensor bad_head = {"lm_head.weight", "[8,16]", 128};
 
@@ -369,7 +372,13 @@ TEST(a_broken_folder_is_refused_in_one_line) {
          "tensor 'model.layers.1.mlp.down_proj.weight': wanted, found in no file"},
         {{.drop = "layers.0.mlp.up_proj.weight", .more = {&trellis}},
          ST_UNSUPPORTED,
-         "tensor 'model.layers.0.mlp.up_proj.weight': wanted plain weights, found EXL3"},
+         "tensor 'model.layers.0.mlp.up_proj.trellis': wanted I16, found BF16"},
+        {{.drop = "layers.0.mlp.up_proj.weight", .more = {&sliced}},
+         ST_UNSUPPORTED,
+         "tensor 'model.layers.0.mlp.up_proj.weight': wanted plain weights, found EXL3 in slices"},
+        {{.drop = "layers.0.linear_attn.conv1d.weight", .more = {&odd_trellis}},
+         ST_UNSUPPORTED,
+         "tensor 'model.layers.0.linear_attn.conv1d.weight': wanted plain weights, found EXL3"},
         {{.reshape = "layers.1.self_attn.q_proj.weight", .shape = "[16,16]"},
          ST_CORRUPT,
          "tensor 'model.layers.1.self_attn.q_proj.weight': wanted shape [32, 8], found [16, 16]"},

@@ -13,11 +13,16 @@
 
 enum { CONTEXT = 2304, LONGEST = 2000, CROWD = 8, WHOLE = 4096 };
 
-// The plain small one; peaked attention, saturated gates and decay from none to total, with the family's head sizes; experts,
-// packed in one layer and single in the next, some of which have one row of a round and others many.
-static const char *const models[] = {"", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
-                                     "--moe mixed --experts 11 --top-k 3 --hidden 80 --seed 4"};
-enum { MODELS = sizeof models / sizeof *models };
+// The plain small one; peaked attention, saturated gates and decay from none to total, with the family's head sizes; EXL3
+// linears of many widths beside plain ones; experts, packed and plain in one layer, single and EXL3 or plain in the next, some of
+// which have one row of a round and others many.
+static const char *const models[] = {
+    "", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 "
+    "--hidden 128 --intermediate 256 --head-dim 64 --dk 32 --dv 32",
+    "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 "
+    "--hidden 128 --expert-width 128 --shared-width 128 --seed 4"};
+enum { MODELS = sizeof models / sizeof *models, EXL3 = 2 };
 
 static const uint32_t lengths[CROWD] = {1, 130, 17, 64, 301, 3, LONGEST, 16};
 
@@ -138,6 +143,7 @@ static void check_ulp_is_seen(const char *dir) {
 
 TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
     check_ulp_is_seen(tiny_model(models[0]));
+    check_ulp_is_seen(tiny_model(models[EXL3]));
     check_ulp_is_seen(tiny_model(models[MODELS - 1]));
 }
 
@@ -158,6 +164,7 @@ static void check_stale_conv_is_seen(const char *dir) {
 
 TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
     check_stale_conv_is_seen(tiny_model(models[0]));
+    check_stale_conv_is_seen(tiny_model(models[EXL3]));
     check_stale_conv_is_seen(tiny_model(models[MODELS - 1]));
 }
 

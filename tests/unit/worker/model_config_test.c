@@ -5,6 +5,7 @@
 #include "worker/engine/model_config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SIZES                                                                                      \
@@ -170,6 +171,32 @@ TEST(layer_types_win_over_the_interval) {
 }
 
 /* One key put in place of another in a good file, and the answer. */
+// What stands there is for reports: tensors say how each linear is held.
+TEST(exl3_is_taken_at_either_level_whatever_else_its_object_says) {
+    static const char *const objects[][2] = {
+        {"{\"quant_method\":\"exl3\",\"bits\":3.5,\"head_bits\":6,\"codebook\":\"mul1\"}", "3.5"},
+        {"{\"quant_method\":\"exl3\",\"version\":\"1.4.2\",\"bits\":\"four\"}", "0"},
+        {"{\"quant_method\":\"exl3\",\"original_quantization_config\":{\"quant_method\":\"fp8\"}}",
+         "0"},
+    };
+    static const char keys[] = "\"hidden_size\":64,\"num_hidden_layers\":8,\"vocab_size\":512,"
+                               "\"intermediate_size\":128,\"num_attention_heads\":4,"
+                               "\"num_key_value_heads\":2,\"quantization_config\":";
+    for (int i = 0; i < 6; i++) {
+        struct strbuf b = {0};
+        struct err e = {0};
+        strbuf_printf(&b,
+                      i % 2 ? "{\"model_type\":\"qwen3_5\",\"text_config\":{\"model_type\":"
+                              "\"qwen3_5_text\",%s%s}}"
+                            : "{\"model_type\":\"qwen3_5_text\",%s%s}",
+                      keys, objects[i / 2][0]);
+        CHECK_OK(model_config_parse(&c, "config.json", strbuf_str(&b), b.len, &e), e);
+        CHECK(c.exl3);
+        CHECK(c.exl3_bits == atof(objects[i / 2][1]));
+        strbuf_fini(&b);
+    }
+}
+
 TEST(each_bad_key_is_refused_by_name) {
     static const struct {
         const char *key, *value; // value NULL: the key is taken out
@@ -258,16 +285,19 @@ TEST(each_bad_key_is_refused_by_name) {
         {"tie_word_embeddings", "\"yes\"", ST_CORRUPT, "tie_word_embeddings"},
         {"dtype", "\"a very long name of a type\"", ST_CORRUPT, "dtype: wanted a short word"},
         {"quantization_config", "{\"quant_method\":\"fp8\"}", ST_UNSUPPORTED,
-         "quantization_config.quant_method: wanted plain weights, found FP8 with block scales "
+         "quantization_config.quant_method: wanted plain weights or EXL3, found FP8 with block "
+         "scales "
          "(known, not in this build)"},
-        {"quantization_config", "{\"quant_method\":\"exl3\",\"bits\":4}", ST_UNSUPPORTED,
-         "found EXL3 (known, not in this build)"},
+        {"quantization_config",
+         "{\"quant_method\":\"exl3\",\"bits\":4,\"rotation_layout\":\"shared\"}", ST_UNSUPPORTED,
+         "wanted EXL3 as ExLlamaV3 writes it, found rotation_layout \"shared\""},
+        {"quantization_config", "{\"quant_method\":3}", ST_UNSUPPORTED, "found 3 (not supported)"},
         {"quantization_config", "{\"quant_method\":\"awq\"}", ST_UNSUPPORTED,
          "found \"awq\" (not supported)"},
         {"quantization_config", "{\"group_size\":64,\"bits\":4}", ST_UNSUPPORTED,
          "found MLX affine quantisation"},
         {"quantization", "{\"group_size\":64,\"bits\":4}", ST_UNSUPPORTED,
-         "quantization: wanted plain weights, found MLX affine quantisation"},
+         "quantization: wanted plain weights or EXL3, found MLX affine quantisation"},
         {"text_config", "7", ST_CORRUPT, "text_config: wanted an object, found 7"},
         {"text_config", "{}", ST_CORRUPT, "text_config.hidden_size: wanted"},
         {"text_config", "{\"model_type\":\"qwen2\"}", ST_UNSUPPORTED,
