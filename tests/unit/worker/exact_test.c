@@ -24,14 +24,15 @@ enum { LONGEST = 2000, MODELS = 4, FEW = false };
 #endif
 enum { CONTEXT = 2304, CROWD = 8, WHOLE = 4096 };
 
+#define QUANTISED                                                                                  \
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 --hidden 128 " \
+    "--intermediate 256 --head-dim 64 --dk 32 --dv 32"
 // The plain small one; peaked attention, saturated gates and decay from none to total, with the family's head sizes; EXL3
 // linears of many widths beside plain ones; experts, packed in one layer and single in the next, some of which have one row of
 // a round and others many.
-static const char *const models[] = {
-    "", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
-    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 "
-    "--hidden 128 --intermediate 256 --head-dim 64 --dk 32 --dv 32",
-    "--moe mixed --experts 11 --top-k 3 --hidden 80 --seed 4"};
+static const char *const models[] = {"", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
+                                     QUANTISED,
+                                     "--moe mixed --experts 11 --top-k 3 --hidden 80 --seed 4"};
 enum { EXL3 = 2 };
 
 static const uint32_t lengths[CROWD] = {1, 130, 17, 64, 301, 3, LONGEST, 16};
