@@ -60,18 +60,22 @@ static void decode_strip(const struct panel *p, uint32_t strip) {
 
 CPU_INLINE void add_block(const struct dot_operand *o, float *acc, const uint32_t rows,
                           const uint32_t cols) {
-    vf v[DOT_ROWS * DOT_COLS_MAX];
+    vn v[DOT_ROWS * DOT_COLS_MAX][PARTS];
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++)
-            v[r * cols + c] = vf_load(acc + (r * EXL3_BLOCK + c) * LANES);
+#pragma GCC unroll 4
+            for (uint32_t p = 0; p < PARTS; p++)
+                v[r * cols + c][p] = vn_load(acc + (r * EXL3_BLOCK + c) * LANES + p * NATIVE);
     dot_add(o, rows, cols, DTYPE_F32, v);
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++)
-            vf_store(acc + (r * EXL3_BLOCK + c) * LANES, v[r * cols + c]);
+#pragma GCC unroll 4
+            for (uint32_t p = 0; p < PARTS; p++)
+                vn_store(acc + (r * EXL3_BLOCK + c) * LANES + p * NATIVE, v[r * cols + c][p]);
 }
 
 // All 16 columns of the strip for rows row .. row + rows - 1.
@@ -100,9 +104,9 @@ static void finish_row(const struct panel *p, uint32_t r) {
     float sums[EXL3_BLOCK];
     vf v[HADAMARD_VECTORS];
     for (uint32_t c = 0; c < EXL3_BLOCK; c += 4) {
-        const float *acc = p->s->acc[r][c];
-        vf_sum4(vf_load(acc), vf_load(acc + LANES), vf_load(acc + 2 * LANES),
-                vf_load(acc + 3 * LANES), sums + c);
+        vn acc[4][PARTS];
+        memcpy(acc, p->s->acc[r][c], sizeof acc);
+        dot_store((const vn(*)[PARTS])acc, 4, sums + c);
     }
     for (uint32_t i = 0; i < HADAMARD_VECTORS; i++) v[i] = vf_load(sums + i * LANES);
     hadamard_128(v);

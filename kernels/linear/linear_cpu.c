@@ -41,7 +41,7 @@ static void store(const struct linear_part *p, uint32_t row, uint32_t col, uint3
 // Rows row .. row + rows - 1, all columns of the strip. d is a constant at the call.
 CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t row, uint32_t rows,
                       uint32_t col, uint32_t end, const enum dtype d) {
-    float v[DOT_ROWS * DOT_COLS_MAX];
+    float v[DOT_ROWS * DOT_COLS_MAX] = {0};
     while (col < end) {
         uint32_t cols = dot_cols(rows, end - col);
         struct dot_operand o = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,

@@ -185,7 +185,7 @@ def case_02_many_hang_ups_at_random_leave_nothing_behind():
     check_free(s)
     lines = len(s.log_text().splitlines()) - logged
     note(f"{count} hang-ups, {lines} lines of log")
-    check(lines <= 2 * count, f"{lines} lines of log for {count} hang-ups")
+    check(lines <= count, f"{lines} lines of log for {count} hang-ups")
 
 
 main()

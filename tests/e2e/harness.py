@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -259,7 +260,7 @@ class Server(Process):
         CLEANUPS.append(lambda: shutil.rmtree(self.run_dir, ignore_errors=True))
         argv = [os.path.join(BUILD, "railyard"), command, model,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
-                f"--run.dir={self.run_dir}", "--drain.settle_s=0", *flags]
+                f"--run.dir={self.run_dir}", "--drain.settle_s=0", "--log.access=off", *flags]
         super().__init__(f"railyard {command}", argv)
         if wait_ready:
             self.wait_ready()
@@ -354,14 +355,16 @@ class FakeWorker(Process):
 
 
 SHARED = {}
+SHARED_LOCK = threading.Lock()
 
 
 def shared(*flags, **named):
     """One server per set of flags for the tests of a file that leave it as they found it."""
     key = (flags, tuple(sorted(named.items())))
-    if key not in SHARED or not SHARED[key].running():
-        SHARED[key] = Server(*flags, **named)
-    return SHARED[key]
+    with SHARED_LOCK:
+        if key not in SHARED or not SHARED[key].running():
+            SHARED[key] = Server(*flags, **named)
+        return SHARED[key]
 
 
 # --------------------------------------------------------------------------------------------------------------------

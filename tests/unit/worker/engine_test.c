@@ -203,11 +203,24 @@ TEST(a_full_engine_says_so_and_has_room_again_after_a_cancel) {
     engine_free(eng);
 }
 
+// An engine whose memory holds one whole context and little more, though more streams are asked for.
+static struct engine *open_tight(uint32_t streams, uint32_t context) {
+    struct engine_config config = {.model_dir = tiny_model(""),
+                                   .threads = 1,
+                                   .streams_max = streams,
+                                   .context_max = context,
+                                   .memory_fraction = 1e-5};
+    struct engine *eng = NULL;
+    struct err e = {0};
+    for (; !eng && config.memory_fraction < 1; config.memory_fraction *= 1.01)
+        if (engine_new(&eng, &config, &e)) CHECK_EQ(e.st, ST_NOMEM);
+    CHECK(eng != NULL);
+    return eng;
+}
+
 // Blocks for prompt and max_tokens are promised at admission: short streams fit where a long one does not.
 TEST(kv_blocks_are_promised_at_admission_and_never_run_out) {
-    struct engine_config config = {
-        .model_dir = tiny_model(""), .threads = 1, .streams_max = 12, .context_max = 640};
-    struct engine *eng = drive_open(&config);
+    struct engine *eng = open_tight(12, 640);
     static struct reply replies[12];
     uint32_t total = engine_info(eng)->kv_blocks_total, live = 0, full = 0, done = 0;
     struct drive d = {.eng = eng, .replies = replies, .replies_count = 12};
@@ -246,15 +259,8 @@ TEST(kv_blocks_are_promised_at_admission_and_never_run_out) {
 }
 
 TEST(too_few_blocks_for_a_request_are_named) {
-    // Memory for one whole context and a little more, though four streams are asked for.
-    struct engine_config config = {
-        .model_dir = tiny_model(""), .threads = 1, .streams_max = 4, .context_max = 4096};
-    struct engine *eng = NULL;
+    struct engine *eng = open_tight(4, 4096);
     struct err e = {0};
-    for (config.memory_fraction = 1e-5; !eng && config.memory_fraction < 1;
-         config.memory_fraction *= 1.3)
-        if (engine_new(&eng, &config, &e)) CHECK_EQ(e.st, ST_NOMEM);
-    CHECK(eng != NULL);
     uint32_t total = engine_info(eng)->kv_blocks_total;
     CHECK(total >= 64 && total < 128);
     struct engine_request r = request_of(eng, 100, 4000);
