@@ -55,7 +55,7 @@ struct engine_region { // a part of the device arena, for the start-up report
 };
 
 struct engine_info {
-    const char *model_type; // "qwen3_5"
+    const char *model_type; // "qwen3_5" or "qwen3_5_moe"
     const char *device;     // "cpu", or the GPU's name
     uint32_t vocab_size;    // rows of the head, padding included
     uint32_t context_max, streams_max;
@@ -67,6 +67,8 @@ struct engine_info {
     const char *variant;             // of the backend's code: "avx512"; never changes a bit
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    const char *
+        experts_rule; // how the routed experts are held, and what was taken where both forms are; "" without
     const struct engine_region *regions; // of the device arena, in its order
     uint32_t regions_count;
 };
