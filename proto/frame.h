@@ -5,8 +5,8 @@
  * bytes, check them against the limits below before anything is unpacked, and allocate in the caller's arena.
  * Ids travel as msgpack bin, four little-endian bytes each. No nng in here. Any thread.
  *
- * Two sockets carry them. The lobby (rep0 at the router, one path known to all) takes HELLO and answers WELCOME or
- * FAIL. WELCOME names a pair0 socket made for this one incarnation of the worker; all else goes over that.
+ * Two sockets carry them. The lobby (a unix stream, one path known to all: u32 length, frame) takes HELLO and answers
+ * WELCOME or FAIL. WELCOME names a pair0 socket made for this one incarnation of the worker; all else goes over that.
  * `generation` counts the incarnations of a rank (1, 2, ...): a frame of another generation is dropped.
  * A stream is named by (id, epoch): the id is a slot of the router's, the epoch counts that slot's users. */
 #pragma once

@@ -46,7 +46,7 @@ static int open_loop_side(struct backends *s, struct err *e) {
     assert(rv == 0); // never fails
     s->tick.data = s;
     snprintf(s->lobby_url, sizeof s->lobby_url, "ipc://%s/lobby.sock", s->c.run_dir);
-    return lobby_open(&s->lobby, &s->inbox, s->lobby_url, backend_on_hello, s, e);
+    return lobby_open(&s->lobby, s->c.loop, s->lobby_url, backend_on_hello, s, e);
 }
 
 static void on_async_closed(void *arg) {

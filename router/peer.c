@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PEER_URL_BYTES = 160, PEER_HANGUP_MS = 2000 };
 
@@ -264,7 +265,9 @@ int peer_new(struct peer **ret, struct inbox *in, const char *url, uint32_t gene
 }
 
 // Ends the connection and waits for its end, because a socket at rest is what nng can close: see common/hangup.h.
+// The path goes first, so that a worker that dials again at once cannot.
 static void end_connection(struct peer *p) {
+    unlink(p->url + strlen("ipc://"));
     uint64_t until = uv_hrtime() + (uint64_t)PEER_HANGUP_MS * 1000000;
     if (!atomic_load(&p->active_pipe)) return;
     uv_mutex_lock(&p->lock);

@@ -43,7 +43,8 @@ struct runner {
     uint32_t generation;
     bool ending;
     struct runner_status status;
-    struct strbuf out; // frames of `generation`: u32 length, bytes, ...
+    struct engine_info info; // as of the end of loading: its strings live as long as the engine
+    struct strbuf out;       // frames of `generation`: u32 length, bytes, ...
 
     _Atomic uint32_t load_ppm; // parts of a million; from engine_new's callback
 
@@ -180,6 +181,7 @@ static int load(struct runner *r, struct err *e) {
     pthread_mutex_lock(&r->lock);
     struct runner_status *s = &r->status;
     s->state = RUNNER_LOADED;
+    r->info = *info;
     s->streams_max = info->streams_max;
     s->context_max = info->context_max;
     s->vocab_size = info->vocab_size;
@@ -325,7 +327,7 @@ const struct engine_info *runner_info(struct runner *r) {
     pthread_mutex_lock(&r->lock);
     bool loaded = r->status.state == RUNNER_LOADED;
     pthread_mutex_unlock(&r->lock);
-    return loaded ? engine_info(r->eng) : NULL;
+    return loaded ? &r->info : NULL; // not written again
 }
 
 void runner_begin_session(struct runner *r, uint32_t generation) {

@@ -6,14 +6,12 @@
 #include "common/err.h"
 #include "common/hangup.h"
 #include "common/mem.h"
-#include "common/mono.h"
 #include "common/strbuf.h"
+#include "worker/lobby_call.h"
 
 #include <errno.h>
 #include <nng/nng.h>
 #include <nng/protocol/pair0/pair.h>
-#include <nng/protocol/reqrep0/req.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,119 +166,9 @@ static nng_msg *msg_of(const struct frame *f, struct err *e) {
     return m;
 }
 
-/* The lobby: one request, one reply, on a socket of its own. */
-
-struct call {
-    nng_aio *aio;
-    int fd;      // eventfd: the operation on aio has ended
-    int gone_fd; // eventfd: the connection has
-    enum { CALL_IDLE, CALL_SENDING, CALL_RECEIVING } phase; // of aio
-};
-
-static void on_call(void *arg) {
-    ring(((struct call *)arg)->fd);
-}
-
-static void on_call_gone(nng_pipe p, nng_pipe_ev ev, void *arg) {
-    ring(((struct call *)arg)->gone_fd);
-}
-
-// Until the operation on c->aio has ended, the time is over or stop_fd is readable.
-static int call_wait(struct call *c, int stop_fd, uint64_t until_ms, struct err *e) {
-    for (;;) {
-        struct pollfd fds[2] = {{c->fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
-        uint64_t now = mono_ms();
-        int left = now < until_ms ? (int)(until_ms - now) : 0;
-        int n = poll(fds, stop_fd >= 0 ? 2 : 1, left);
-        if (n < 0 && errno == EINTR) continue;
-        if (fds[0].revents) {
-            uint64_t count;
-            ssize_t got = read(c->fd, &count, sizeof count);
-            (void)got;
-            nng_aio_wait(c->aio); // its callback has run or is about to return
-            return ST_OK;
-        }
-        if (n > 0) return err_set(e, ST_CANCELLED, "told to stop");
-        if (left == 0)
-            return err_set(e, ST_TIMEOUT, "the lobby did not answer within %d ms", WIRE_REPLY_MS);
-    }
-}
-
-static int call_step(struct call *c, int stop_fd, uint64_t until_ms, struct err *e) {
-    int st = call_wait(c, stop_fd, until_ms, e);
-    if (st) return st;
-    int rv = nng_aio_result(c->aio);
-    return rv ? (int)err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv)) : ST_OK;
-}
-
-// Sends m, which is the call's from now on, and receives the answer.
-static int exchange(nng_socket s, struct call *c, nng_msg *m, nng_msg **ret, int stop_fd,
-                    struct err *e) {
-    uint64_t until_ms = mono_ms() + WIRE_REPLY_MS;
-    c->phase = CALL_SENDING;
-    nng_aio_set_msg(c->aio, m);
-    nng_send_aio(s, c->aio);
-    int st = call_step(c, stop_fd, until_ms, e);
-    if (st) return st;
-    c->phase = CALL_RECEIVING;
-    nng_recv_aio(s, c->aio);
-    st = call_step(c, stop_fd, until_ms, e);
-    if (st) return st;
-    c->phase = CALL_IDLE;
-    *ret = nng_aio_get_msg(c->aio);
-    return ST_OK;
-}
-
-static int open_call(struct call *call, nng_socket *s, const char *url, struct err *e) {
-    call->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    call->gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (call->fd < 0 || call->gone_fd < 0) return err_errno(e, "eventfd");
-    int rv = nng_req0_open(s);
-    if (!rv) rv = nng_socket_set_size(*s, NNG_OPT_RECVMAXSZ, FRAME_LOBBY_BYTES_MAX);
-    // A request that is lost is asked again by us, as a new one, never by nng.
-    if (!rv) rv = nng_socket_set_ms(*s, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    if (!rv) rv = nng_socket_set_ms(*s, NNG_OPT_RECONNMINT, 10 * WIRE_REPLY_MS);
-    if (!rv) rv = nng_pipe_notify(*s, NNG_PIPE_EV_REM_POST, on_call_gone, call);
-    if (!rv) rv = nng_aio_alloc(&call->aio, on_call, call);
-    if (!rv) rv = nng_dial(*s, url, NULL, 0);
-    return rv ? nng_fail(e, "dial the lobby", url, rv) : ST_OK;
-}
-
-// The answer may be arriving: the connection ends first, see common/hangup.h.
-static void close_call(struct call *call, nng_socket s, const char *url) {
-    struct pollfd gone = {call->gone_fd, POLLIN, 0};
-    if (call->aio && hangup_url(url)) poll(&gone, 1, HANGUP_MS);
-    nng_close(s);
-    if (call->aio) {
-        nng_aio_stop(call->aio);
-        bool failed = nng_aio_result(call->aio) != 0;
-        bool ours = call->phase == (failed ? CALL_SENDING : CALL_RECEIVING); // unsent, or just come
-        if (ours) nng_msg_free(nng_aio_get_msg(call->aio));
-        nng_aio_free(call->aio);
-    }
-    if (call->fd >= 0) close(call->fd);
-    if (call->gone_fd >= 0) close(call->gone_fd);
-}
-
-// HELLO to the lobby; *ret is its answer.
-static int ask_lobby(nng_msg **ret, const struct wire_config *c, struct err *e) {
-    struct frame f = {.type = FRAME_HELLO, .hello = *c->hello};
-    struct call call = {.fd = -1, .gone_fd = -1};
-    nng_socket s = NNG_SOCKET_INITIALIZER;
-    nng_msg *m = msg_of(&f, e);
-    if (!m) return e->st;
-    int st = open_call(&call, &s, c->lobby, e);
-    if (st)
-        nng_msg_free(m);
-    else
-        st = exchange(s, &call, m, ret, c->stop_fd, e);
-    close_call(&call, s, c->lobby);
-    return st;
-}
-
-static int read_answer(struct wire *w, nng_msg *m, struct err *e) {
+static int read_answer(struct wire *w, const struct strbuf *b, struct err *e) {
     struct frame f;
-    int st = frame_decode(&f, nng_msg_body(m), nng_msg_len(m), &w->arena, e);
+    int st = frame_decode(&f, (const uint8_t *)b->p, b->len, &w->arena, e);
     if (st) return err_prefix(e, "the lobby's answer"), ST_CORRUPT;
     if (f.type == FRAME_FAIL)
         return err_set(e, f.fail.code == FRAME_FAIL_VERSION ? ST_VERSION : ST_UNSUPPORTED,
@@ -311,13 +199,13 @@ static int connect_pair(struct wire *w, struct err *e) {
 }
 
 int wire_join(struct wire **ret, const struct wire_config *c, struct err *e) {
-    nng_msg *m = NULL;
-    int st = ask_lobby(&m, c, e);
-    if (st) return st;
+    struct frame hello = {.type = FRAME_HELLO, .hello = *c->hello};
+    struct strbuf answer = {0};
     struct wire *w = wire_new();
-    st = read_answer(w, m, e);
-    nng_msg_free(m);
+    int st = lobby_call(c->lobby, &hello, c->stop_fd, &answer, e);
+    if (!st) st = read_answer(w, &answer, e);
     if (!st) st = connect_pair(w, e);
+    strbuf_fini(&answer);
     if (st)
         wire_close(w, 0);
     else

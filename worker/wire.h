@@ -17,7 +17,6 @@ enum {
     WIRE_IN_BYTES_MAX =
         32 << 20,          // waiting to be taken; over it nothing more is read from the socket
     WIRE_STALL_MS = 10000, // a sender waits no longer than this: then the router counts as gone
-    WIRE_REPLY_MS = 5000,  // for the lobby's answer
 };
 
 struct wire_config {

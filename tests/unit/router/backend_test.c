@@ -5,10 +5,7 @@
 #include "tests/lib/backend_bed.h"
 #include "tests/lib/test.h"
 
-#include <nng/nng.h>
-#include <nng/protocol/reqrep0/req.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,51 +371,77 @@ TEST(a_submit_larger_than_a_frame_or_over_the_queue_is_refused_and_harms_nothing
     bed_tear_down();
 }
 
-static atomic_bool answered;
-static void on_answered(void *arg) {
-    atomic_store(&answered, true);
+static int dial_lobby(void) {
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", bed.lobby + strlen("ipc://"));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
 }
 
-// Whoever can reach the socket may write anything to it.
+// Whoever can reach the socket may write anything to it, and leave at any moment.
 TEST(the_lobby_survives_strangers) {
+    static const struct {
+        const char *bytes;
+        size_t len;
+        const char *answer; // the first bytes; NULL: hung up on
+    } cases[] = {
+        {"GET / HTTP/1.1\r\n\r\n", 18, NULL},                        // a length of half a gigabyte
+        {"\xff\xff\xff\xff", 4, NULL},                               // and of four
+        {"\x00\x00\x00\x00", 4, "\x95\x08\x00"},                     // FAIL
+        {"\x03\x00\x00\x00\x92\x0c\x01", 7, "\x95\x08\x00"},         // a PING without its fields
+        {"\x05\x00\x00\x00\xdd\x0f\xff\xff\xff", 9, "\x95\x08\x00"}, // 8 GB when unpacked
+    };
     bed_set_up(&(struct bed_setup){.ranks = 1});
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
-    snprintf(a.sun_path, sizeof a.sun_path, "%s/lobby.sock", bed.dir);
     struct stat sb;
-    CHECK_EQ(stat(a.sun_path, &sb), 0);
+    CHECK_EQ(stat(bed.lobby + strlen("ipc://"), &sb), 0);
     CHECK_EQ(sb.st_mode & 0777, 0600);
-    static const char *const texts[] = {"", "GET / HTTP/1.1\r\n\r\n",
-                                        "\0SP\0\0\x30\0\0\1\xff\xff\xff\xff\xff\xff\xff\xff"};
-    static const size_t lens[] = {0, 18, 17};
-    int fds[3];
-    for (int i = 0; i < 3; i++) {
-        fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        CHECK_EQ(connect(fds[i], (struct sockaddr *)&a, sizeof a), 0);
-        if (lens[i]) CHECK_EQ(write(fds[i], texts[i], lens[i]), (ssize_t)lens[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char got[64] = {0};
+        int fd = dial_lobby();
+        CHECK_EQ(write(fd, cases[i].bytes, cases[i].len), (ssize_t)cases[i].len);
+        ssize_t n;
+        while ((n = recv(fd, got, sizeof got, MSG_DONTWAIT)) < 0) uv_run(&bed.loop, UV_RUN_NOWAIT);
+        CHECK_EQ(n > 7, cases[i].answer != NULL);
+        if (cases[i].answer) CHECK_MEM(got + 4, cases[i].answer, 3);
+        close(fd);
     }
-    nng_socket s;
-    CHECK_EQ(nng_req0_open(&s), 0);
-    CHECK_EQ(nng_dial(s, bed.lobby, NULL, 0), 0);
-    nng_aio *aio;
-    CHECK_EQ(nng_aio_alloc(&aio, on_answered, NULL), 0);
-    nng_msg *m;
-    nng_msg_alloc(&m, 0);
-    nng_msg_append(m, "\x92\x0c\x01", 3); // a PING without its fields
-    nng_aio_set_msg(aio, m);
-    nng_send_aio(s, aio);
-    nng_aio_wait(aio);
-    atomic_store(&answered, false);
-    nng_recv_aio(s, aio);
-    while (!atomic_load(&answered)) uv_run(&bed.loop, UV_RUN_NOWAIT);
-    CHECK_EQ(nng_aio_result(aio), 0);
-    m = nng_aio_get_msg(aio);
-    CHECK_MEM(nng_msg_body(m), "\x95\x08\x00", 3); // FAIL
-    nng_msg_free(m);
-    nng_aio_free(aio);
-    nng_close(s);
+    int half = dial_lobby(), silent = dial_lobby();
+    CHECK_EQ(write(half, "\x40\x00\x00\x00\x99", 5), 5);
+    for (int i = 0; i < 300; i++) { // gone before anybody looks, and while they do
+        close(dial_lobby());
+        if (i % 7 == 0) uv_run(&bed.loop, UV_RUN_NOWAIT);
+    }
     bed_guest(NULL);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
-    for (int i = 0; i < 3; i++) close(fds[i]);
+    close(half);
+    close(silent);
+    bed_tear_down();
+}
+
+TEST(a_stranger_who_says_nothing_is_hung_up_on) {
+    bed_set_up(&(struct bed_setup){.ranks = 1});
+    int fd = dial_lobby();
+    char c;
+    ssize_t n = -1;
+    BED_UNTIL((n = recv(fd, &c, 1, MSG_DONTWAIT)) == 0);
+    close(fd);
+    bed_tear_down();
+}
+
+TEST(the_socket_file_of_a_crashed_router_is_replaced) {
+    char path[120];
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    bed_set_up(&(struct bed_setup){.ranks = 1});
+    snprintf(path, sizeof path, "%.100s", bed.lobby + strlen("ipc://"));
+    bed_tear_down();
+    snprintf(a.sun_path, sizeof a.sun_path, "%.100s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    close(fd); // the file stays, as after a kill -9
+    bed_set_up(&(struct bed_setup){.ranks = 1, .same_folder = true});
+    bed_guest(NULL);
+    BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
     bed_tear_down();
 }
 
