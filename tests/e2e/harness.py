@@ -26,7 +26,7 @@ BUILD = os.environ.get("RAILYARD_BUILD") or os.path.join(SOURCE, "build")
 MODEL = os.path.join(SOURCE, "tests", "models", "demo")
 # Under a sanitizer everything is slower by up to 20: tests then take smaller counts, never other assertions.
 SMALL = os.environ.get("RAILYARD_SMALL") == "1"
-LIMIT_S = 300 if SMALL else 120
+LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300 if SMALL else 120))
 
 # --------------------------------------------------------------------------------------------------------------------
 # Tests
@@ -240,6 +240,8 @@ class Process:
         return self
 
     def __exit__(self, kind, _value, _trace):
+        if kind is not None:
+            note(f"-- the end of {self.name}'s log:\n{self.log_text()[-3000:]}")
         try:
             self.end()
         except Exception:
