@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -22,6 +22,62 @@ typedef float vf __attribute__((vector_size(64)));
 typedef int32_t vi __attribute__((vector_size(64)));
 typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(32)));
+
+#if defined(__AVX512F__)
+enum { NATIVE = 16 };
+#elif defined(__AVX2__)
+enum { NATIVE = 8 };
+#else
+enum { NATIVE = 4 };
+#endif
+enum { PARTS = LANES / NATIVE };
+typedef float vn __attribute__((vector_size(NATIVE * 4)));
+typedef int32_t vni __attribute__((vector_size(NATIVE * 4)));
+typedef uint32_t vnu __attribute__((vector_size(NATIVE * 4)));
+typedef uint16_t vnh __attribute__((vector_size(NATIVE * 2)));
+
+CPU_INLINE vn vn_load(const float *p) {
+    vn v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+CPU_INLINE void vn_store(float *p, vn v) {
+    memcpy(p, &v, sizeof v);
+}
+
+CPU_INLINE vn vn_set(float x) {
+    return (vn){0} + x;
+}
+
+// Zero-extends. The intrinsics do what __builtin_convertvector says; the compilers make several steps of that.
+CPU_INLINE vnu vnu_widen(const uint16_t *p) {
+#if defined(__AVX512F__)
+    return (vnu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)p));
+#elif defined(__AVX2__)
+    return (vnu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i_u *)p));
+#elif defined(__x86_64__)
+    return (vnu)_mm_unpacklo_epi16(_mm_loadl_epi64((const __m128i_u *)p), _mm_setzero_si128());
+#else
+    vnh h;
+    memcpy(&h, p, sizeof h);
+    return __builtin_convertvector(h, vnu);
+#endif
+}
+
+// Exact for every value: subnormals come out right because the product with 2^112 is exact.
+CPU_INLINE vn vn_from_f16(vnu u) {
+    vnu sign = (u & 0x8000u) << 16, rest = (u & 0x7fffu) << 13;
+    vni special = (vni)(rest >= (0x7c00u << 13)); // infinity, NaN
+    vni scaled = (vni)((vn)rest * 0x1p112f), kept = (vni)(rest | 0x7f800000u);
+    return (vn)((vnu)((special & kept) | (~special & scaled)) | sign);
+}
+
+CPU_INLINE vn vn_load_dtype(const void *p, uint64_t first, enum dtype d) {
+    if (d == DTYPE_F32) return vn_load((const float *)p + first);
+    vnu u = vnu_widen((const uint16_t *)p + first);
+    return d == DTYPE_BF16 ? (vn)(u << 16) : vn_from_f16(u);
+}
 
 CPU_INLINE vf vf_load(const float *p) {
     vf v;
@@ -46,6 +102,38 @@ CPU_INLINE vf vf_max(vf a, vf b) {
     return vf_select(a > b, a, b);
 }
 
+// table[at[i]] in lane i; each at below LANES.
+CPU_INLINE vu vu_pick(vu table, vu at) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_permutexvar_epi32((__m512i)at, (__m512i)table);
+#elif defined(__AVX2__)
+    __m256i t[2], a[2], r[2];
+    memcpy(t, &table, sizeof t);
+    memcpy(a, &at, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        __m256i low = _mm256_permutevar8x32_epi32(t[0], a[i]); // takes the index modulo 8
+        __m256i high = _mm256_permutevar8x32_epi32(t[1], a[i]);
+        r[i] = _mm256_blendv_epi8(low, high, _mm256_cmpgt_epi32(a[i], _mm256_set1_epi32(7)));
+    }
+    vu v;
+    memcpy(&v, r, sizeof v);
+    return v;
+#else
+    uint32_t t[LANES], a[LANES];
+    memcpy(t, &table, sizeof t);
+    memcpy(a, &at, sizeof a);
+    vu v;
+    for (int i = 0; i < LANES; i++) v[i] = t[a[i]];
+    return v;
+#endif
+}
+
+CPU_INLINE vu vu_load(const uint32_t *p) {
+    vu v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 // n < LANES values, the rest 0.
 CPU_INLINE vf vf_load_part(const float *p, uint32_t n) {
     float t[LANES] = {0};
@@ -59,41 +147,10 @@ CPU_INLINE void vf_store_part(float *p, vf v, uint32_t n) {
     memcpy(p, t, n * sizeof *p);
 }
 
-// Zero-extends. The intrinsics do what __builtin_convertvector says; the compilers make several steps of that.
-CPU_INLINE vu vu_widen(vh h) {
-#if defined(__AVX512F__)
-    return (vu)_mm512_cvtepu16_epi32((__m256i)h);
-#elif defined(__AVX2__)
-    __m256i half[2] = {_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)h)),
-                       _mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)h, 1))};
-    vu u;
-    memcpy(&u, half, sizeof u);
-    return u;
-#else
-    return __builtin_convertvector(h, vu);
-#endif
-}
-
-CPU_INLINE vf vf_from_bf16(vh h) {
-    return (vf)(vu_widen(h) << 16);
-}
-
-// Exact for every value: subnormals come out right because the product with 2^112 is exact.
-CPU_INLINE vf vf_from_f16(vh h) {
-    vu u = vu_widen(h);
-    vu sign = (u & 0x8000u) << 16;
-    vu rest = (u & 0x7fffu) << 13;
-    vf scaled = (vf)rest * vf_set(0x1p112f);
-    vi special = (vi)(rest >= (0x7c00u << 13)); // infinity, NaN
-    vf value = vf_select(special, (vf)(rest | 0x7f800000u), scaled);
-    return (vf)((vu)value | sign);
-}
-
 CPU_INLINE vf vf_load_dtype(const void *p, uint64_t first, enum dtype d) {
-    if (d == DTYPE_F32) return vf_load((const float *)p + first);
-    vh h;
-    memcpy(&h, (const uint16_t *)p + first, sizeof h);
-    return d == DTYPE_BF16 ? vf_from_bf16(h) : vf_from_f16(h);
+    float t[LANES];
+    for (uint32_t i = 0; i < LANES; i += NATIVE) vn_store(t + i, vn_load_dtype(p, first + i, d));
+    return vf_load(t);
 }
 
 CPU_INLINE vf vf_load_dtype_part(const void *p, uint64_t first, uint32_t n, enum dtype d) {
@@ -121,15 +178,27 @@ CPU_INLINE float vf_sum(vf v) {
     return t[0];
 }
 
-// Four such sums at once, the same additions: ret[0..3].
-CPU_INLINE void vf_sum4(vf a, vf b, vf c, vf d, float *ret) {
-    vf ab =
+// The same additions on the sixteen lanes in PARTS registers, down to one register.
+CPU_INLINE vn vn_fold(const vn *part) {
+#if defined(__AVX512F__)
+    return part[0];
+#elif defined(__AVX2__)
+    return part[0] + part[1]; // i + 8
+#else
+    return (part[0] + part[2]) + (part[1] + part[3]); // i + 8, then i + 4
+#endif
+}
+
+// Four sums at once, of registers that vn_fold gave: ret[0..3].
+CPU_INLINE void vn_sum4(vn a, vn b, vn c, vn d, float *ret) {
+#if defined(__AVX512F__)
+    vn ab =
         __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
         __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    vf cd =
+    vn cd =
         __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
         __builtin_shufflevector(c, d, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    vf s =
+    vn s =
         __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
         __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
     s = s + __builtin_shufflevector(s, s, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
@@ -138,13 +207,45 @@ CPU_INLINE void vf_sum4(vf a, vf b, vf c, vf d, float *ret) {
     ret[1] = s[4];
     ret[2] = s[8];
     ret[3] = s[12];
+#elif defined(__AVX2__)
+    vn ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    vn cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11) +
+            __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15);
+    vn s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15); // a c b d, two lanes each
+    s = s + __builtin_shufflevector(s, s, 1, 0, 3, 2, 5, 4, 7, 6);
+    ret[0] = s[0];
+    ret[1] = s[4];
+    ret[2] = s[2];
+    ret[3] = s[6];
+#else
+    vn ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    vn cd = __builtin_shufflevector(c, d, 0, 1, 4, 5) + __builtin_shufflevector(c, d, 2, 3, 6, 7);
+    vn_store(ret, __builtin_shufflevector(ab, cd, 0, 2, 4, 6) +
+                      __builtin_shufflevector(ab, cd, 1, 3, 5, 7));
+#endif
 }
 
 // The dot product of linear.h, of two fp32 rows.
 CPU_INLINE float vf_dot(const float *a, const float *b, uint32_t n) {
-    vf acc = vf_set(0);
+    vn acc[PARTS];
     uint32_t k = 0;
-    for (; k + LANES <= n; k += LANES) acc = acc + vf_load(a + k) * vf_load(b + k);
-    if (k < n) acc = acc + vf_load_part(a + k, n - k) * vf_load_part(b + k, n - k);
-    return vf_sum(acc);
+    for (uint32_t i = 0; i < PARTS; i++) acc[i] = vn_set(0);
+    for (; k + LANES <= n; k += LANES)
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < PARTS; i++)
+            acc[i] = acc[i] + vn_load(a + k + i * NATIVE) * vn_load(b + k + i * NATIVE);
+    if (k < n) {
+        float x[LANES], y[LANES];
+        vf_store(x, vf_load_part(a + k, n - k));
+        vf_store(y, vf_load_part(b + k, n - k));
+#pragma GCC unroll 4
+        for (uint32_t i = 0; i < PARTS; i++)
+            acc[i] = acc[i] + vn_load(x + i * NATIVE) * vn_load(y + i * NATIVE);
+    }
+    float s[4];
+    vn f = vn_fold(acc);
+    vn_sum4(f, f, f, f, s);
+    return s[0];
 }

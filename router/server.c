@@ -129,6 +129,7 @@ static void on_prepare(uv_prepare_t *p) {
         s->place_wanted = false;
         while (place_first(s)) continue;
     }
+    metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
 }
 
@@ -155,8 +156,6 @@ static void publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
     shot->draining = s->draining;
     shot->ever_ready = s->ever_ready;
-    shot->queue_requests = s->queue.requests;
-    shot->queue_tokens = s->queue.tokens;
     shot->wait_predicted_s = queue_wait_s(&s->queue);
     snapshot_fill_workers(shot, s->backends);
     snapshots_publish(s->snapshots);

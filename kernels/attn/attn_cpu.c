@@ -12,16 +12,16 @@ enum {
     AHEAD_BYTES = 16384, // keys and values are fetched that far ahead, within a page and past it
 };
 
-// Sums of a block of queries that live in registers: queries that share a value row, lane vectors of each. A few queries
-// take more lanes, so that a value row is read in longer pieces.
+// Sums of a block of queries that live in registers: queries that share a value row, registers of each. A few queries take
+// more, so that a value row is read in longer pieces.
 #if defined(__AVX512F__)
-enum { PV_MANY = 4, PV_MANY_LANES = 4, PV_FEW = 2, PV_FEW_LANES = 8, PV_ONE_LANES = 8 };
+enum { PV_MANY = 4, PV_MANY_WIDE = 4, PV_FEW = 2, PV_FEW_WIDE = 8, PV_ONE_WIDE = 8 };
 #elif defined(__AVX2__)
-enum { PV_MANY = 2, PV_MANY_LANES = 2, PV_FEW = 2, PV_FEW_LANES = 2, PV_ONE_LANES = 4 };
+enum { PV_MANY = 4, PV_MANY_WIDE = 2, PV_FEW = 2, PV_FEW_WIDE = 4, PV_ONE_WIDE = 8 };
 #else
-enum { PV_MANY = 1, PV_MANY_LANES = 2, PV_FEW = 1, PV_FEW_LANES = 2, PV_ONE_LANES = 2 };
+enum { PV_MANY = 4, PV_MANY_WIDE = 2, PV_FEW = 2, PV_FEW_WIDE = 4, PV_ONE_WIDE = 4 };
 #endif
-enum { PV_ROWS_MAX = 4, PV_LANES_MAX = 8 };
+enum { PV_ROWS_MAX = 4, PV_WIDE_MAX = 8 };
 
 struct job {
     struct attn_args a;
@@ -84,22 +84,23 @@ static void tile_softmax(float *s, uint32_t n, float *ret_max, float *ret_sum) {
     *ret_sum = vf_sum(sum);
 }
 
-// Adds keys from .. to-1 of the tile to `lanes` vectors of `rows` outputs, in key order.
-CPU_INLINE void add_values(vf (*acc)[PV_LANES_MAX], const float *const *p, const void *v,
+// Adds keys from .. to-1 of the tile to `wide` registers of `rows` outputs, in key order.
+CPU_INLINE void add_values(vn (*acc)[PV_WIDE_MAX], const float *const *p, const void *v,
                            uint64_t d0, uint32_t from, uint32_t to, uint32_t dim,
-                           const uint32_t rows, const uint32_t lanes, const enum dtype d) {
+                           const uint32_t rows, const uint32_t wide, const enum dtype d) {
     for (uint32_t j = from; j < to; j++) {
-        vf value[PV_LANES_MAX];
+        vn value[PV_WIDE_MAX];
 #pragma GCC unroll 8
-        for (uint32_t i = 0; i < lanes; i++) {
-            uint64_t at = (uint64_t)j * dim + d0 + i * LANES;
-            __builtin_prefetch((const char *)v + at * dtype_bytes(d) + AHEAD_BYTES, 0, 2);
-            value[i] = vf_load_dtype(v, at, d);
+        for (uint32_t i = 0; i < wide; i++) {
+            uint64_t at = (uint64_t)j * dim + d0 + i * NATIVE;
+            if (i % PARTS == 0)
+                __builtin_prefetch((const char *)v + at * dtype_bytes(d) + AHEAD_BYTES, 0, 2);
+            value[i] = vn_load_dtype(v, at, d);
         }
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < lanes; i++) acc[r][i] = acc[r][i] + value[i] * p[r][j];
+            for (uint32_t i = 0; i < wide; i++) acc[r][i] = acc[r][i] + value[i] * p[r][j];
     }
 }
 
@@ -110,7 +111,7 @@ struct merge { // factors of what was and what is new
 // One group of `rows` queries: the tile's values, merged into each query's own sum.
 CPU_INLINE void tile_values(struct query *const *q, const float (*p)[ATTN_TILE],
                             const struct merge *f, const uint32_t *keys, const struct tile *t,
-                            uint32_t dim, const uint32_t rows, const uint32_t lanes,
+                            uint32_t dim, const uint32_t rows, const uint32_t wide,
                             const enum dtype d) {
     uint32_t shared = keys[0];
     const float *weights[PV_ROWS_MAX];
@@ -118,20 +119,20 @@ CPU_INLINE void tile_values(struct query *const *q, const float (*p)[ATTN_TILE],
         shared = keys[r] < shared ? keys[r] : shared;
         weights[r] = p[r];
     }
-    for (uint32_t d0 = 0; d0 < dim; d0 += lanes * LANES) {
-        vf acc[PV_ROWS_MAX][PV_LANES_MAX];
+    for (uint32_t d0 = 0; d0 < dim; d0 += wide * NATIVE) {
+        vn acc[PV_ROWS_MAX][PV_WIDE_MAX];
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < lanes; i++) acc[r][i] = vf_set(0);
-        add_values(acc, weights, t->v, d0, 0, shared, dim, rows, lanes, d);
+            for (uint32_t i = 0; i < wide; i++) acc[r][i] = vn_set(0);
+        add_values(acc, weights, t->v, d0, 0, shared, dim, rows, wide, d);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++) {
-            add_values(acc + r, weights + r, t->v, d0, shared, keys[r], dim, 1, lanes, d);
+            add_values(acc + r, weights + r, t->v, d0, shared, keys[r], dim, 1, wide, d);
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < lanes; i++) {
-                float *o = q[r]->acc + d0 + i * LANES;
-                vf_store(o, vf_load(o) * f[r].old + acc[r][i] * f[r].fresh);
+            for (uint32_t i = 0; i < wide; i++) {
+                float *o = q[r]->acc + d0 + i * NATIVE;
+                vn_store(o, vn_load(o) * f[r].old + acc[r][i] * f[r].fresh);
             }
         }
     }
@@ -141,15 +142,15 @@ CPU_INLINE void all_values(struct query *const *q, uint32_t count, const float (
                            const struct merge *f, const uint32_t *keys, const struct tile *t,
                            uint32_t dim, const enum dtype d) {
     uint32_t r = 0;
-    if (dim % (PV_MANY_LANES * LANES) == 0)
+    if (dim % (PV_MANY_WIDE * NATIVE) == 0)
         for (; r + PV_MANY <= count; r += PV_MANY)
-            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_MANY, PV_MANY_LANES, d);
-    if (dim % (PV_FEW_LANES * LANES) == 0)
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_MANY, PV_MANY_WIDE, d);
+    if (dim % (PV_FEW_WIDE * NATIVE) == 0)
         for (; r + PV_FEW <= count; r += PV_FEW)
-            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_FEW, PV_FEW_LANES, d);
-    if (dim % (PV_ONE_LANES * LANES) == 0)
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, PV_FEW, PV_FEW_WIDE, d);
+    if (dim % (PV_ONE_WIDE * NATIVE) == 0)
         for (; r < count; r++)
-            tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, PV_ONE_LANES, d);
+            tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, PV_ONE_WIDE, d);
     for (; r < count; r++) tile_values(q + r, p + r, f + r, keys + r, t, dim, 1, 1, d);
 }
 

@@ -6,13 +6,13 @@
 #include "kernels/cpu_vec.h"
 
 #if defined(__AVX512F__)
-enum { DOT_ROWS = 6, DOT_COLS = 4 }; // 24 of 32 registers are sums
+enum { DOT_ROWS = 6, DOT_COLS = 4, DOT_COLS_ONE = 8 }; // 24 of 32 registers are sums
 #elif defined(__AVX2__)
-enum { DOT_ROWS = 2, DOT_COLS = 2 }; // a lane vector takes 2 of 16 registers
+enum { DOT_ROWS = 2, DOT_COLS = 2, DOT_COLS_ONE = 4 }; // 8 of 16
 #else
-enum { DOT_ROWS = 1, DOT_COLS = 2 };
+enum { DOT_ROWS = 1, DOT_COLS = 2, DOT_COLS_ONE = 2 };
 #endif
-enum { DOT_COLS_ONE = 8, DOT_COLS_MAX = 8 }; // columns for one row, where the sums' latency counts
+enum { DOT_COLS_MAX = 8 }; // DOT_COLS_ONE: for one row, where the sums' latency counts
 
 struct dot_operand {
     const float *x;
@@ -23,49 +23,77 @@ struct dot_operand {
     uint64_t ahead; // bytes from a weight to the one to fetch meanwhile; 0: none worth it
 };
 
-CPU_INLINE void dot_store(const vf *acc, uint32_t count, float *ret) {
+CPU_INLINE void dot_store(const vn (*acc)[PARTS], const uint32_t count, float *ret) {
     uint32_t i = 0;
 #pragma GCC unroll 8
-    for (; i + 4 <= count; i += 4) vf_sum4(acc[i], acc[i + 1], acc[i + 2], acc[i + 3], ret + i);
+    for (; i + 4 <= count; i += 4)
+        vn_sum4(vn_fold(acc[i]), vn_fold(acc[i + 1]), vn_fold(acc[i + 2]), vn_fold(acc[i + 3]),
+                ret + i);
 #pragma GCC unroll 4
-    for (; i < count; i++) ret[i] = vf_sum(acc[i]);
+    for (; i < count; i++) {
+        vn f = vn_fold(acc[i]);
+        float s[4];
+        vn_sum4(f, f, f, f, s);
+        ret[i] = s[0];
+    }
 }
 
-// rows, cols and d are constants at every call, so that acc lives in registers.
-CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
-                         const enum dtype d, float *ret) {
-    vf acc[DOT_ROWS * DOT_COLS_MAX];
-    const float *x = o->x;
-    uint32_t k = 0;
-#pragma GCC unroll 64
-    for (uint32_t i = 0; i < rows * cols; i++) acc[i] = vf_set(0);
-    for (; k + LANES <= o->k; k += LANES) {
-        vf w[DOT_COLS_MAX];
+// One step of LANES values: x and w point at them, strides in elements.
+CPU_INLINE void dot_step(vn (*acc)[PARTS], const float *x, uint64_t x_stride, const void *w,
+                         uint64_t w_first, uint64_t w_stride, const uint32_t rows,
+                         const uint32_t cols, const enum dtype d) {
+#pragma GCC unroll 4
+    for (uint32_t p = 0; p < PARTS; p++) {
+        vn weight[DOT_COLS_MAX];
 #pragma GCC unroll 8
-        for (uint32_t c = 0; c < cols; c++) {
-            uint64_t at = c * o->w_stride + k;
-            __builtin_prefetch((const char *)o->w + at * dtype_bytes(d) + o->ahead, 0, 2);
-            w[c] = vf_load_dtype(o->w, at, d);
-        }
+        for (uint32_t c = 0; c < cols; c++)
+            weight[c] = vn_load_dtype(w, w_first + c * w_stride + p * NATIVE, d);
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < rows; r++) {
-            vf v = vf_load(x + r * o->x_stride + k);
-#pragma GCC unroll 8
-            for (uint32_t c = 0; c < cols; c++) acc[r * cols + c] = acc[r * cols + c] + v * w[c];
-        }
-    }
-    if (k < o->k) {
-        uint32_t n = o->k - k;
-#pragma GCC unroll 8
-        for (uint32_t r = 0; r < rows; r++) {
-            vf v = vf_load_part(x + r * o->x_stride + k, n);
+            vn v = vn_load(x + r * x_stride + p * NATIVE);
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < cols; c++)
-                acc[r * cols + c] =
-                    acc[r * cols + c] + v * vf_load_dtype_part(o->w, c * o->w_stride + k, n, d);
+                acc[r * cols + c][p] = acc[r * cols + c][p] + v * weight[c];
         }
     }
-    dot_store(acc, rows * cols, ret);
+}
+
+// The last k % LANES values, padded with zeros.
+CPU_INLINE void dot_tail(vn (*acc)[PARTS], const struct dot_operand *o, uint32_t k,
+                         const uint32_t rows, const uint32_t cols, const enum dtype d) {
+    float x[DOT_ROWS * LANES] = {0}, w[DOT_COLS_MAX * LANES];
+    uint32_t n = o->k - k;
+    for (uint32_t r = 0; r < rows; r++)
+        memcpy(x + r * LANES, o->x + r * o->x_stride + k, n * sizeof *x);
+    for (uint32_t c = 0; c < cols; c++)
+        vf_store(w + c * LANES, vf_load_dtype_part(o->w, c * o->w_stride + k, n, d));
+    dot_step(acc, x, LANES, w, 0, LANES, rows, cols, DTYPE_F32);
+}
+
+// The lanes' sums go on from what acc holds. rows, cols and d are constants at every call, so that acc lives in registers.
+CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                        const enum dtype d, vn (*acc)[PARTS]) {
+    uint32_t k = 0;
+    for (; k + LANES <= o->k; k += LANES) {
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < cols; c++) {
+            uint64_t at = (c * o->w_stride + k) * dtype_bytes(d) + o->ahead;
+            if (o->ahead) __builtin_prefetch((const char *)o->w + at, 0, 2);
+        }
+        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
+    }
+    if (k < o->k) dot_tail(acc, o, k, rows, cols, d);
+}
+
+CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                         const enum dtype d, float *ret) {
+    vn acc[DOT_ROWS * DOT_COLS_MAX][PARTS];
+#pragma GCC unroll 64
+    for (uint32_t i = 0; i < rows * cols; i++)
+#pragma GCC unroll 4
+        for (uint32_t p = 0; p < PARTS; p++) acc[i][p] = vn_set(0);
+    dot_add(o, rows, cols, d, acc);
+    dot_store((const vn(*)[PARTS])acc, rows * cols, ret);
 }
 
 #define DOT_CASE(rows_, cols_)                                                                     \
@@ -77,8 +105,8 @@ CPU_INLINE void dot_tile_run(const struct dot_operand *o, uint32_t rows, uint32_
     switch (rows * 16 + cols) {
         DOT_CASE(1, 1);
         DOT_CASE(1, DOT_COLS);
-        DOT_CASE(1, DOT_COLS_ONE);
 #if defined(__AVX2__)
+        DOT_CASE(1, DOT_COLS_ONE);
         DOT_CASE(2, 1);
         DOT_CASE(2, DOT_COLS);
 #endif

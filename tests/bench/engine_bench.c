@@ -3,11 +3,14 @@
  *   engine_bench [MODEL_DIR [THREADS]]
  * Without a folder: tests/models/demo, or random weights of its shape where that is not there. One line a figure: commit,
  * machine, shape, runs, median, spread (10th to 90th of a hundred), and the limit: the bytes of the weights over the speed
- * at which as many threads read a block of that size again and again. */
+ * at which as many threads read a block of that size again and again, or the multiply-adds of the rows over the speed of the
+ * linear operation on a block that stays in the cache, whichever is longer. States and caches are not counted in it. */
 #include "common/err.h"
 #include "common/mono.h"
 #include "common/version.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops.h"
 #include "worker/engine/engine.h"
 
 #include <stdio.h>
@@ -85,6 +88,34 @@ static double read_speed(uint64_t bytes, uint32_t threads) {
     return figure_of(v, READS).median;
 }
 
+// Multiply-adds a second of products whose operands stay in the cache.
+static double mac_speed(uint32_t threads) {
+    enum { ROWS = 48, COLS = 256, DEPTH = 512, REPEATS = 60 };
+    struct err e;
+    struct cpu_pool *pool = NULL;
+    struct ops o;
+    if (cpu_pool_new(&pool, threads, &e) || ops_cpu_open(&o, pool, NULL, &e)) die(&e);
+    devptr p = 0;
+    uint64_t bytes = (uint64_t)(ROWS * DEPTH + ROWS * COLS) * 4 + COLS * DEPTH * 2;
+    if (o.alloc(o.ctx, bytes, "bench", &p, &e)) die(&e);
+    struct linear_args a = {.x = p, .rows = ROWS, .parts_count = 1};
+    a.parts[0].y = p + ROWS * DEPTH * 4;
+    a.parts[0].w = (struct weight){.data = a.parts[0].y + ROWS * COLS * 4,
+                                   .dtype = DTYPE_BF16,
+                                   .rows = COLS,
+                                   .cols = DEPTH};
+    double v[REPEATS];
+    for (uint32_t i = 0; i < REPEATS; i++) {
+        uint64_t t = mono_ns();
+        o.linear(o.ctx, &a);
+        v[i] = (double)ROWS * COLS * DEPTH * 1e9 / (double)(mono_ns() - t);
+    }
+    o.free(o.ctx, p, bytes);
+    ops_close(&o);
+    cpu_pool_free(pool);
+    return figure_of(v, REPEATS).median;
+}
+
 static struct engine *open_engine(const char *dir, uint32_t threads) {
     struct err e;
     struct engine *eng = NULL;
@@ -138,6 +169,29 @@ static struct figure decode(struct engine *eng, uint32_t streams, double tempera
     return figure_of(v, ROUNDS);
 }
 
+// What a draft's check costs: rows of one stream, logits of all, nothing kept.
+static struct figure verify(struct engine *eng, uint32_t rows) {
+    uint32_t ids[PROMPT], vocab = engine_info(eng)->vocab_size;
+    struct err e;
+    struct engine_round round = {0};
+    static double v[ROUNDS];
+    float *logits = malloc((size_t)rows * vocab * sizeof *logits);
+    if (!logits) die(&(struct err){.msg = "no memory for logits"});
+    for (uint32_t i = 0; i < PROMPT; i++) ids[i] = (i * 104729 + 5) % vocab;
+    uint64_t handle = submit(eng, ids, PROMPT, CONTEXT, 0);
+    while (!round.count || !round.events[0].ids_count)
+        if (engine_step(eng, &round, &e)) die(&e);
+    ids[0] = round.events[0].ids[0];
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint64_t t = mono_ns();
+        if (engine_window(eng, handle, ids, rows, 0, logits, &e)) die(&e);
+        v[i] = (double)(mono_ns() - t) / 1000;
+    }
+    engine_cancel(eng, handle);
+    free(logits);
+    return figure_of(v, ROUNDS);
+}
+
 static struct figure fill(struct engine *eng) {
     static uint32_t ids[FILL];
     uint32_t vocab = engine_info(eng)->vocab_size;
@@ -152,27 +206,49 @@ static struct figure fill(struct engine *eng) {
     return figure_of(v, FILLS);
 }
 
-static void report(struct engine *eng, double speed) {
+struct limits {
+    double read, mac; // bytes and multiply-adds a second
+};
+
+static double limit_us(const struct engine_info *info, const struct limits *l, uint32_t rows) {
+    double bytes = (double)info->weights_bytes / l->read;
+    double macs = (double)info->parameters * rows / l->mac; // a tied embedding is the head's
+    return (bytes > macs ? bytes : macs) * 1e6;
+}
+
+static void line(const struct engine_info *info, const struct limits *l, const char *what,
+                 uint32_t rows, const struct figure *f, double one_us) {
+    double limit = limit_us(info, l, rows);
+    printf("engine_bench commit=%s shape=%ux%u %-14s rows=%-2u runs=%d median_us=%.0f "
+           "spread_us=%.0f..%.0f "
+           "tok_s=%.0f of_one_row=%.2f limit_us=%.0f of_limit=%.2f\n",
+           version_commit(), info->layers, info->hidden, what, rows, ROUNDS, f->median, f->low,
+           f->high, rows * 1e6 / f->median, f->median / one_us, limit, f->median / limit);
+}
+
+static void report(struct engine *eng, const struct limits *l) {
     const struct engine_info *info = engine_info(eng);
-    double limit_us = (double)info->weights_bytes * 1e6 / speed, one = 0;
     printf("engine_bench commit=%s device=%s/%s threads=%u layers=%u hidden=%u vocab=%u "
            "weights_mb=%.1f "
-           "read_gb_s=%.1f limit_us=%.0f\n",
+           "read_gb_s=%.1f gmac_s=%.1f\n",
            version_commit(), info->device, info->variant, info->threads, info->layers, info->hidden,
-           info->vocab_size, (double)info->weights_bytes / 1e6, speed / 1e9, limit_us);
-    for (uint32_t rows = 1; rows <= STREAMS; rows *= 2)
-        for (int sampled = 0; sampled < 2; sampled++) {
-            struct figure f = decode(eng, rows, sampled ? 0.7 : 0);
-            if (rows == 1 && !sampled) one = f.median;
-            printf("engine_bench decode rows=%-2u %s runs=%d median_us=%.0f spread_us=%.0f..%.0f "
-                   "tok_s=%.0f "
-                   "of_one_row=%.2f of_limit=%.2f\n",
-                   rows, sampled ? "t0.7-k20" : "greedy  ", ROUNDS, f.median, f.low, f.high,
-                   rows * 1e6 / f.median, f.median / one, f.median / limit_us);
-        }
-    struct figure f = fill(eng);
-    printf("engine_bench prompt tokens=%d chunk=%u runs=%d median_tok_s=%.0f spread=%.0f..%.0f\n",
-           FILL, info->chunk_tokens, FILLS, f.median, f.low, f.high);
+           info->vocab_size, (double)info->weights_bytes / 1e6, l->read / 1e9, l->mac / 1e9);
+    struct figure one = decode(eng, 1, 0), f;
+    for (uint32_t rows = 1; rows <= STREAMS; rows *= 2) {
+        f = decode(eng, rows, 0);
+        line(info, l, "decode greedy", rows, &f, one.median);
+        f = decode(eng, rows, 0.7);
+        line(info, l, "decode sampled", rows, &f, one.median);
+    }
+    for (uint32_t rows = 2; rows <= STREAMS; rows *= 2) {
+        f = verify(eng, rows);
+        line(info, l, "verify", rows, &f, one.median);
+    }
+    f = fill(eng);
+    printf("engine_bench commit=%s shape=%ux%u prompt tokens=%d chunk=%u runs=%d median_tok_s=%.0f "
+           "spread=%.0f..%.0f limit_tok_s=%.0f\n",
+           version_commit(), info->layers, info->hidden, FILL, info->chunk_tokens, FILLS, f.median,
+           f.low, f.high, 1e6 * info->chunk_tokens / limit_us(info, l, info->chunk_tokens));
 }
 
 // A folder with random weights of the demo's shape.
@@ -206,7 +282,9 @@ int main(int argc, char **argv) {
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
     struct engine *eng = open_engine(dir, argc > 2 ? (uint32_t)atoi(argv[2]) : 0);
-    report(eng, read_speed(engine_info(eng)->weights_bytes, engine_info(eng)->threads));
+    uint32_t threads = engine_info(eng)->threads;
+    report(eng, &(struct limits){read_speed(engine_info(eng)->weights_bytes, threads),
+                                 mac_speed(threads)});
     engine_free(eng);
     if (made) remove_random(dir);
     return 0;

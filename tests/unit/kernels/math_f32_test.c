@@ -100,7 +100,7 @@ TEST(sixteen_bit_floats_convert_as_their_formats_say) {
     for (uint32_t i = 0; i < 65536; i += LANES) {
         vh h;
         for (int k = 0; k < LANES; k++) h[k] = (uint16_t)(i + (uint32_t)k);
-        vf b = vf_from_bf16(h), f = vf_from_f16(h);
+        vf b = vf_load_dtype(&h, 0, DTYPE_BF16), f = vf_load_dtype(&h, 0, DTYPE_F16);
         vh back = vf_to_bf16(b);
         for (int k = 0; k < LANES; k++) {
             uint32_t u = i + (uint32_t)k, bits = u << 16, exponent = u >> 10 & 31,
@@ -133,8 +133,10 @@ TEST(four_sums_at_once_are_the_sums_one_by_one) {
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < LANES; k++)
             v[i][k] = ldexpf(1 + (float)((i * 37 + k * 11) % 23), (i * k) % 17);
+    vn part[4][PARTS];
+    for (int i = 0; i < 4; i++) memcpy(part[i], &v[i], sizeof part[i]);
     float four[4];
-    vf_sum4(v[0], v[1], v[2], v[3], four);
+    vn_sum4(vn_fold(part[0]), vn_fold(part[1]), vn_fold(part[2]), vn_fold(part[3]), four);
     for (int i = 0; i < 4; i++) {
         float one = vf_sum(v[i]);
         CHECK_MEM(&one, &four[i], sizeof one);
