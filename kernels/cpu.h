@@ -23,9 +23,12 @@ enum {
     CPU_SHARE_WORK = 20000,
 };
 
+struct exl3_scratch; // kernels/linear/exl3_cpu.h
+
 struct cpu {
     struct cpu_pool *pool;
     uint32_t threads;
+    struct exl3_scratch *exl3; // one for each thread
 };
 
 static inline void *cpu_ptr(devptr p) {
@@ -53,6 +56,10 @@ void CPU_NAME(ops_fill)(struct ops *o);
 void CPU_NAME(embed)(void *ctx, const struct embed_args *a);
 void CPU_NAME(rmsnorm)(void *ctx, const struct rmsnorm_args *a);
 void CPU_NAME(linear)(void *ctx, const struct linear_args *a);
+// Up to CPU_LINEAR_MANY calls of linear that do not touch each other's outputs, shared among the threads as one. Each gives
+// the bits it would give alone.
+enum { CPU_LINEAR_MANY = 32 };
+void CPU_NAME(linear_many)(void *ctx, const struct linear_args *a, uint32_t count);
 void CPU_NAME(swiglu)(void *ctx, const struct swiglu_args *a);
 void CPU_NAME(rope)(void *ctx, const struct rope_args *a);
 void CPU_NAME(kv_append)(void *ctx, const struct kv_append_args *a);
@@ -63,3 +70,7 @@ void CPU_NAME(delta_gates)(void *ctx, const struct delta_gates_args *a);
 void CPU_NAME(delta_norm)(void *ctx, const struct delta_norm_args *a);
 void CPU_NAME(delta_scan)(void *ctx, const struct delta_scan_args *a);
 void CPU_NAME(gated_norm)(void *ctx, const struct gated_norm_args *a);
+void CPU_NAME(router)(void *ctx, const struct router_args *a);
+uint64_t CPU_NAME(experts_room)(void *ctx, const struct experts_args *a);
+void CPU_NAME(experts)(void *ctx, const struct experts_args *a);
+void CPU_NAME(expert_sum)(void *ctx, const struct expert_sum_args *a);

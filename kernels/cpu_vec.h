@@ -102,6 +102,38 @@ CPU_INLINE vf vf_max(vf a, vf b) {
     return vf_select(a > b, a, b);
 }
 
+// table[at[i]] in lane i; each at below LANES.
+CPU_INLINE vu vu_pick(vu table, vu at) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_permutexvar_epi32((__m512i)at, (__m512i)table);
+#elif defined(__AVX2__)
+    __m256i t[2], a[2], r[2];
+    memcpy(t, &table, sizeof t);
+    memcpy(a, &at, sizeof a);
+    for (int i = 0; i < 2; i++) {
+        __m256i low = _mm256_permutevar8x32_epi32(t[0], a[i]); // takes the index modulo 8
+        __m256i high = _mm256_permutevar8x32_epi32(t[1], a[i]);
+        r[i] = _mm256_blendv_epi8(low, high, _mm256_cmpgt_epi32(a[i], _mm256_set1_epi32(7)));
+    }
+    vu v;
+    memcpy(&v, r, sizeof v);
+    return v;
+#else
+    uint32_t t[LANES], a[LANES];
+    memcpy(t, &table, sizeof t);
+    memcpy(a, &at, sizeof a);
+    vu v;
+    for (int i = 0; i < LANES; i++) v[i] = t[a[i]];
+    return v;
+#endif
+}
+
+CPU_INLINE vu vu_load(const uint32_t *p) {
+    vu v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 // n < LANES values, the rest 0.
 CPU_INLINE vf vf_load_part(const float *p, uint32_t n) {
     float t[LANES] = {0};

@@ -22,11 +22,14 @@ struct delta_gates_args;
 struct delta_norm_args;
 struct delta_scan_args;
 struct embed_args;
+struct expert_sum_args;
+struct experts_args;
 struct gated_norm_args;
 struct kv_append_args;
 struct linear_args;
 struct rmsnorm_args;
 struct rope_args;
+struct router_args;
 struct swiglu_args;
 
 struct ops {
@@ -62,6 +65,11 @@ struct ops {
     void (*delta_norm)(void *ctx, const struct delta_norm_args *a);
     void (*delta_scan)(void *ctx, const struct delta_scan_args *a);
     void (*gated_norm)(void *ctx, const struct gated_norm_args *a);
+    void (*router)(void *ctx, const struct router_args *a);
+    // Bytes of scratch that experts needs for up to a->rows rows of these sizes; looks at sizes alone.
+    uint64_t (*experts_room)(void *ctx, const struct experts_args *a);
+    void (*experts)(void *ctx, const struct experts_args *a);
+    void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
 };
 
 // The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL

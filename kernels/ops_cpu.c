@@ -2,6 +2,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "kernels/cpu.h"
+#include "kernels/linear/exl3_cpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,8 +82,14 @@ static devptr cpu_weight_put(void *ctx, devptr room, const void *host, uint64_t 
     return (uintptr_t)host;
 }
 
+static uint64_t scratch_bytes(const struct cpu *c) {
+    return (uint64_t)c->threads * sizeof *c->exl3;
+}
+
 static void cpu_close(void *ctx) {
-    free(ctx);
+    struct cpu *c = ctx;
+    cpu_free(c, (uintptr_t)c->exl3, scratch_bytes(c));
+    free(c);
 }
 
 const char *const *ops_cpu_variants(void) {
@@ -131,8 +138,13 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
     const char *picked = NULL;
     int st = pick_variant(variant, &picked, e);
     if (st) return st;
+    devptr scratch = 0; // untouched, and so free, until a weight is EXL3
+    struct cpu cpu = {.pool = pool, .threads = cpu_pool_threads(pool)};
+    st = cpu_alloc(NULL, scratch_bytes(&cpu), "scratch of the threads", &scratch, e);
+    if (st) return st;
+    cpu.exl3 = cpu_ptr(scratch);
     struct cpu *c = mem_calloc(1, sizeof *c);
-    *c = (struct cpu){.pool = pool, .threads = cpu_pool_threads(pool)};
+    *c = cpu;
     *ret = (struct ops){.ctx = c,
                         .device = "cpu",
                         .variant = picked,

@@ -15,4 +15,8 @@ void CPU_NAME(ops_fill)(struct ops *o) {
     o->delta_norm = CPU_NAME(delta_norm);
     o->delta_scan = CPU_NAME(delta_scan);
     o->gated_norm = CPU_NAME(gated_norm);
+    o->router = CPU_NAME(router);
+    o->experts_room = CPU_NAME(experts_room);
+    o->experts = CPU_NAME(experts);
+    o->expert_sum = CPU_NAME(expert_sum);
 }

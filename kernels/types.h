@@ -11,11 +11,31 @@ static inline uint32_t dtype_bytes(enum dtype d) {
     return d == DTYPE_F32 ? 4 : 2;
 }
 
-// A matrix [rows, cols], row-major without gaps, as the checkpoint holds it.
+// The codes of EXL3 (ExLlamaV3's format, after QTIP): how a 16-bit state becomes a value. See linear/exl3_decode.h.
+enum exl3_codebook { EXL3_3INST, EXL3_MCG, EXL3_MUL1 };
+
+enum {
+    EXL3_BLOCK =
+        128, // channels of one rotation: rows and cols of an EXL3 weight are multiples of it
+    EXL3_HALF_BITS_MIN = 2, // widths go from 1 to 8 bits a weight, in halves
+    EXL3_HALF_BITS_MAX = 16,
+};
+
+struct exl3 {
+    uint32_t half_bits; // twice the bits of a weight; 0: the weight is plain
+    enum exl3_codebook codebook;
+    devptr suh;  // [cols] f16, factors of the inputs
+    devptr svh;  // [rows] f16, factors of the outputs
+    devptr bias; // [rows] f32, or 0
+};
+
+/* A matrix [rows, cols] as the checkpoint holds it: plain, row-major without gaps; or, with half_bits set, EXL3, data
+ * being the trellis [cols / 16, rows / 16, 8 * half_bits] of 16-bit words. Linear layers take either. */
 struct weight {
     devptr data;
-    enum dtype dtype;
+    enum dtype dtype; // plain only
     uint32_t rows, cols;
+    struct exl3 exl3;
 };
 
 /* A round's forward takes T rows, made of runs: count rows of one stream at consecutive positions. Rows of a run are

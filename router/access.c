@@ -62,6 +62,7 @@ static void add_time(struct strbuf *b) {
 
 static void add_facts(struct strbuf *b, const struct access_facts *f, const char *model) {
     if (!f->generated) return;
+    add_str(b, "id", f->id);
     add_str(b, "model", model);
     if (f->worker >= 0) strbuf_printf(b, ",\"worker\":%d", f->worker);
     strbuf_printf(b,
@@ -87,7 +88,7 @@ void access_write(struct access_log *l, const struct http_call *c, const char *m
     const struct access_facts *f = &c->facts;
     struct strbuf b = {0};
     add_time(&b);
-    add_str(&b, "request_id", *f->id ? f->id : c->request_id);
+    add_str(&b, "request_id", c->request_id);
     add_str(&b, "client_request_id", c->has_client_id ? c->request_id : NULL);
     h2o_iovec_t trace = http_header(c->req, "traceparent");
     if (trace.len && trace.len <= 128) add_text(&b, "trace_id", trace.base, trace.len);

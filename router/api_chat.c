@@ -175,9 +175,12 @@ static void stream_begin(struct request *r) {
 }
 
 static struct strbuf *open_chunk(struct request *r) {
+    if (!r->chunk_head.len) {
+        strbuf_add_str(&r->chunk_head, "data: ");
+        add_head(&r->chunk_head, r, "chat.completion.chunk");
+    }
     struct strbuf *out = send_buffer(r->send);
-    strbuf_add_str(out, "data: ");
-    add_head(out, r, "chat.completion.chunk");
+    strbuf_add(out, r->chunk_head.p, r->chunk_head.len);
     return out;
 }
 

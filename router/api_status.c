@@ -14,6 +14,7 @@
 #include "router/snapshot.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,17 +51,6 @@ void api_status_livez(struct http_call *c) {
     reply_json(c, stalled ? 503 : 200, &body);
 }
 
-// A rank kept for workers started by hand that none has taken yet is no worker.
-static bool is_worker(const struct snapshot_worker *w) {
-    return w->state != BACKEND_STOPPED || w->generation > 0;
-}
-
-static uint32_t count_workers(const struct snapshot *s) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->worker_count; i++) n += is_worker(&s->workers[i]);
-    return n;
-}
-
 // NULL: ready.
 static const char *why_not_ready(const struct status_source *s, const struct snapshot *shot) {
     if (shot->draining) return "draining";
@@ -73,11 +63,12 @@ static void ready(struct http_call *c, bool with_error) {
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
     struct strbuf body = {0};
+    uint64_t requests, tokens;
+    metrics_get_queue(s->metrics, &requests, &tokens);
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
-                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, count_workers(shot), shot->queue_requests,
-                  shot->queue_tokens);
+                  "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
     if (why && with_error)
         strbuf_printf(&body,
                       ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
@@ -106,21 +97,39 @@ void api_status_metrics(struct http_call *c) {
     strbuf_fini(&body);
 }
 
+// ,"key":[...]: the different texts that the workers have in one field; prefix goes before each.
+static void add_distinct(struct strbuf *out, const struct snapshot *s, const char *key,
+                         const char *prefix, size_t field) {
+    bool any = false;
+    strbuf_printf(out, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < s->worker_count; i++) {
+        const char *text = (const char *)&s->workers[i] + field;
+        bool again = !*text;
+        for (uint32_t j = 0; j < i && !again; j++)
+            again = !strcmp(text, (const char *)&s->workers[j] + field);
+        if (again) continue;
+        struct strbuf whole = {0};
+        strbuf_printf(&whole, "%s%s", prefix, text);
+        if (any) strbuf_add_char(out, ',');
+        jsontext_string(out, whole.p, whole.len);
+        strbuf_fini(&whole);
+        any = true;
+    }
+    strbuf_add_char(out, ']');
+}
+
 void api_status_version(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
     struct strbuf body = {0};
-    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\",\"fingerprints\":[",
-                  version_string(), version_commit());
-    bool any = false;
-    for (uint32_t i = 0; i < shot->worker_count; i++) {
-        const char *f = shot->workers[i].fingerprint;
-        bool again = !*f;
-        for (uint32_t j = 0; j < i && !again; j++) again = !strcmp(f, shot->workers[j].fingerprint);
-        if (again) continue;
-        strbuf_printf(&body, "%s\"b%s-%s\"", any ? "," : "", version_string(), f);
-        any = true;
-    }
-    strbuf_add_str(&body, "]}");
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "b%s-", version_string());
+    strbuf_printf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"", version_string(),
+                  version_commit());
+    add_distinct(&body, shot, "fingerprints", prefix,
+                 offsetof(struct snapshot_worker, fingerprint));
+    add_distinct(&body, shot, "checkpoints", "", offsetof(struct snapshot_worker, checkpoint));
+    add_distinct(&body, shot, "devices", "", offsetof(struct snapshot_worker, device));
+    strbuf_add_char(&body, '}');
     reply_json(c, 200, &body);
 }
 
@@ -177,13 +186,10 @@ void api_status_workers(struct http_call *c) {
     if (refuse_remote(c)) return;
     struct strbuf body = {0};
     uint64_t now = mono_ms();
-    bool any = false;
     strbuf_add_char(&body, '[');
     for (uint32_t i = 0; i < shot->worker_count; i++) {
-        if (!is_worker(&shot->workers[i])) continue;
-        if (any) strbuf_add_char(&body, ',');
+        if (i) strbuf_add_char(&body, ',');
         add_worker(&body, &shot->workers[i], now);
-        any = true;
     }
     strbuf_add_char(&body, ']');
     reply_json(c, 200, &body);
@@ -196,8 +202,7 @@ void api_status_worker(struct http_call *c) {
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         char rank[16];
         int n = snprintf(rank, sizeof rank, "%u", shot->workers[i].rank);
-        if (!is_worker(&shot->workers[i]) || !h2o_memis(rest.base, rest.len, rank, (size_t)n))
-            continue;
+        if (!h2o_memis(rest.base, rest.len, rank, (size_t)n)) continue;
         struct strbuf body = {0};
         add_worker(&body, &shot->workers[i], mono_ms());
         reply_json(c, 200, &body);

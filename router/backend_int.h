@@ -18,6 +18,7 @@ enum {
     BACKEND_URL_BYTES = 160,
     BACKEND_GUEST_LINGER_MS = 1000, // at stop: a guest gets that long to take its GOODBYE
     BACKEND_CLOSE_MS = 5000,        // at stop: sockets get that long beyond the grace to close
+    BACKEND_DIAL_MS = 5000,         // from WELCOME to the worker's connection
     BACKEND_ORPHAN_MS = 5000, // a process of ours whose incarnation is over gets that long to end
 };
 

@@ -131,8 +131,8 @@ static void check_joining(struct backend *b, uint64_t now) {
     double hello_s = b->set->c.hello_s;
     uint64_t hello_ms = (uint64_t)(hello_s * 1000);
     char reason[96];
-    if (b->peer && !b->up && now - b->joined_ms > hello_ms)
-        snprintf(reason, sizeof reason, "did not dial its socket within %g s", hello_s);
+    if (b->peer && !b->up && now - b->joined_ms > BACKEND_DIAL_MS)
+        snprintf(reason, sizeof reason, "did not dial its socket within %d ms", BACKEND_DIAL_MS);
     else if (b->state == BACKEND_STARTING && b->child.running && now - b->started_ms > hello_ms)
         snprintf(reason, sizeof reason, "no HELLO within %g s", hello_s);
     else if (b->lost_ms && b->child.running && now - b->lost_ms > BACKEND_ORPHAN_MS)

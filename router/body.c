@@ -3,37 +3,16 @@
 #include "common/err.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
+#include "router/text/bigint.h"
 #include "router/text/utf8.h"
 
-#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-enum {
-    NONCE_HEX = 32,
-    PREFIX_BYTES = 1 + NONCE_HEX + 1,
-    NUMBER_DIGITS_MAX = 310, // a whole number with more digits is beyond a double
-};
-
-// What stands before the digits of a big integer in the tree: a NUL, 128 random bits of this process, a colon.
-static char prefix[PREFIX_BYTES + 1];
-static pthread_once_t prefix_once = PTHREAD_ONCE_INIT;
-
-static void make_prefix(void) {
-    unsigned char raw[NONCE_HEX / 2];
-    ssize_t n = getrandom(raw, sizeof raw, 0);
-    assert(n == (ssize_t)sizeof raw);
-    for (size_t i = 0; i < sizeof raw; i++) {
-        prefix[1 + 2 * i] = "0123456789abcdef"[raw[i] >> 4];
-        prefix[2 + 2 * i] = "0123456789abcdef"[raw[i] & 15];
-    }
-    prefix[PREFIX_BYTES - 1] = ':';
-}
+enum { NUMBER_DIGITS_MAX = 310 }; // a whole number with more digits is beyond a double
 
 struct scan {
     const char *start, *p, *end; // start counts offsets: the client's first byte, the BOM included
@@ -164,7 +143,7 @@ static int keep_integer(struct scan *s, const char *from) {
     if (errno != ERANGE) return ST_OK;
     if (check_real(s, from)) return ST_INVAL;
     struct strbuf as_string = {0};
-    strbuf_printf(&as_string, "\"\\u0000%s%s\"", prefix + 1, text);
+    strbuf_printf(&as_string, "\"\\u0000%s%s\"", bigint_mark() + 1, text);
     rewrite(s, from, as_string.p, as_string.len);
     strbuf_fini(&as_string);
     return ST_OK;
@@ -303,7 +282,6 @@ static int build(const char *text, size_t len, json_t **ret, struct apierr *e) {
 
 static int parse(const char *bytes, size_t len, bool want_object, json_t **ret,
                  struct body_stats *stats, struct apierr *e) {
-    pthread_once(&prefix_once, make_prefix);
     *stats = (struct body_stats){0};
     int st = check_utf8(bytes, len, e);
     if (st) return st;
@@ -345,19 +323,13 @@ int body_parse_any(const char *bytes, size_t len, json_t **ret, struct body_stat
     return parse(bytes, len, false, ret, ret_stats, e);
 }
 
-const char *body_bigint(const json_t *v) {
-    if (!json_is_string(v) || json_string_length(v) <= PREFIX_BYTES) return NULL;
-    const char *s = json_string_value(v);
-    return memcmp(s, prefix, PREFIX_BYTES) ? NULL : s + PREFIX_BYTES;
-}
-
 bool body_is_text(const json_t *v) {
-    return json_is_string(v) && !body_bigint(v);
+    return json_is_string(v) && !bigint_digits(v);
 }
 
 const char *body_type_name(const json_t *v) {
     if (!v) return "nothing";
-    if (body_bigint(v)) return "an integer";
+    if (bigint_digits(v)) return "an integer";
     switch (json_typeof(v)) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "an array";

@@ -2,7 +2,7 @@
  *
  * A scan of our own goes first: it skips a BOM, finds bad UTF-8, wrong syntax, nesting over BODY_DEPTH_MAX and
  * numbers no double holds, each with its byte offset; escaped lone surrogates become U+FFFD; whole numbers beyond
- * int64 keep their digits (body_bigint). Only then jansson builds the tree. Pure but for one constant nonce; any thread. */
+ * int64 keep their digits (router/text/bigint.h). Only then jansson builds the tree. Any thread. */
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
@@ -25,8 +25,6 @@ int body_parse(const char *bytes, size_t len, json_t **ret, struct body_stats *r
 int body_parse_any(const char *bytes, size_t len, json_t **ret, struct body_stats *ret_stats,
                    struct apierr *e);
 
-// The digits of a whole number beyond int64, or NULL when v is something else. jansson has no such number, so the
-// scan hands it over as a string that no client can spell; ask here before treating a string as text.
-const char *body_bigint(const json_t *v);
+// Ask these before treating a string as text: a whole number beyond int64 is a string in the tree.
 bool body_is_text(const json_t *v);          // a string that the client wrote as one
 const char *body_type_name(const json_t *v); // "a string", "an integer", ... for messages

@@ -8,6 +8,7 @@ int cmd_serve(int argc, char **argv);    // the router with workers of its own
 int cmd_router(int argc, char **argv);   // the router alone; workers join by its lobby
 int cmd_tokenize(int argc, char **argv); // JSON strings, one a line, into JSON arrays of ids
 int cmd_ctl(int argc, char **argv);      // asks a running router's ops listener
+int cmd_bench(int argc, char **argv);    // measures a running server, compares receipts
 // Becomes railyard-worker with these arguments, the subcommand's name first. Returns only when that fails.
 int cmd_exec_worker(int argc, char **argv);
 // GPUs as railyard-worker --list-devices names them.

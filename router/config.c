@@ -115,10 +115,12 @@ static const struct setting table[] = {
      "handed on to workers: part of the free memory they take"},
     {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|bf16|fp8|f32", NULL,
      "handed on to workers: type of keys and values"},
+    {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
+     "handed on to workers: a planted fault, for the tests that must find it"},
 };
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {"backend", "context", "streams",        "threads",
-                                        "chunk",   "kv",      "memory-fraction"};
+static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
+                                        "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};

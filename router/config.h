@@ -1,5 +1,5 @@
 /* config: every setting of the router, in one table: flags, lines of --config, --help and the values at start
- * (docs/settings.md). Read once before any thread starts; constant afterwards. */
+ * (railyard serve --help). Read once before any thread starts; constant afterwards. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,6 +52,7 @@ struct config {
     int64_t context, streams, threads, chunk;
     double memory_fraction;
     char *kv;
+    char *debug_fault;
 
     struct settings settings; // the table bound to this struct
     const char *model;        // MODEL of the command line, or NULL

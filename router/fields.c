@@ -6,6 +6,7 @@
 #include "router/body.h"
 #include "router/messages.h"
 #include "router/params.h"
+#include "router/text/bigint.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -31,7 +32,7 @@ static int out_of_range(const char *param, double min, double max, const char *g
 int fields_int(const json_t *v, const char *param, double min, double max, int64_t *ret,
                struct apierr *e) {
     char got[APIERR_CLIP_BYTES];
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (big) return out_of_range(param, min, max, apierr_clip(got, big, strlen(big)), e);
     if (!json_is_number(v)) return wrong_type(param, "an integer", v, e);
     double x = json_number_value(v);
@@ -50,7 +51,7 @@ int fields_int(const json_t *v, const char *param, double min, double max, int64
 }
 
 static int read_number(const json_t *v, const struct field *f, double *ret, struct apierr *e) {
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (!big && !json_is_number(v)) return wrong_type(f->name, "a number", v, e);
     double x = big ? strtod(big, NULL) : json_number_value(v);
     if (x < f->min || x > f->max) {
@@ -193,7 +194,7 @@ static int read_logit_bias(struct field_context *c, const json_t *v, struct apie
 
 // -2^63 .. 2^64-1, taken modulo 2^64.
 static int read_seed(struct field_context *c, const json_t *v, struct apierr *e) {
-    const char *big = body_bigint(v);
+    const char *big = bigint_digits(v);
     if (big) {
         char *end;
         size_t digits = strlen(big);

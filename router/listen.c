@@ -119,6 +119,15 @@ static void take_conn(struct listener *l, uv_stream_t *stream) {
     h2o_accept(&l->accept_ctx, c->sock);
 }
 
+// A network that died without a word is found by its unanswered bytes, in the time a stalled client has.
+static void tune_tcp(const struct listener *l, uv_tcp_t *t) {
+    unsigned ms = (unsigned)(l->config.write_stall_s * 1000);
+    int fd;
+    uv_tcp_nodelay(t, 1);
+    if (!uv_fileno((uv_handle_t *)t, &fd))
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
 static void accept_one(struct listener *l) {
     uv_stream_t *stream;
     bool tcp = !l->unix_path;
@@ -136,8 +145,8 @@ static void accept_one(struct listener *l) {
         return;
     }
     int bytes = SEND_BUFFER_BYTES;
-    if (tcp) uv_tcp_nodelay((uv_tcp_t *)stream, 1);
     uv_send_buffer_size((uv_handle_t *)stream, &bytes);
+    if (tcp) tune_tcp(l, (uv_tcp_t *)stream);
     take_conn(l, stream);
 }
 
@@ -261,7 +270,11 @@ static int bind_unix(struct listener *l, const char *path, struct err *e) {
     strcpy(sa.sun_path, path);
     unlink_stale(&sa);
     int rc = uv_pipe_bind(&l->socket.pipe, path);
-    if (rc) return err_set(e, ST_IO, "listen on unix:%s: %s", path, uv_strerror(rc));
+    // libuv says "permission denied" for a missing folder too.
+    const char *why = rc == UV_EACCES ? "no permission, or no such folder"
+                      : rc            ? uv_strerror(rc)
+                                      : "";
+    if (rc) return err_set(e, ST_IO, "listen on unix:%s: %s", path, why);
     l->unix_path = mem_strdup(path);
     chmod(path, 0660);
     snprintf(l->url, sizeof l->url, "unix:%s", path);

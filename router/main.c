@@ -25,7 +25,7 @@ static const struct {
     {"tokenize", cmd_tokenize, "DIR: JSON strings on stdin into ids"},
     {"inspect", NULL, "MODEL: what is in a checkpoint"},
     {"logits", NULL, "MODEL: the forward alone"},
-    {"bench", NULL, "engine MODEL: measure the engine"},
+    {"bench", cmd_bench, "concurrent URL, compare A B, engine MODEL: measure and compare"},
     {"version", cmd_version, "this build"},
     {"help", cmd_help, "this text; railyard serve --help lists the settings"},
 };

@@ -108,6 +108,18 @@ void metrics_observe(struct metrics *m, enum metric_histogram which, double x, u
     observe(&m->histograms[which], &histogram_forms[which], x, times);
 }
 
+void metrics_set_live(struct metrics *m, uint64_t streams, uint64_t queued,
+                      uint64_t queued_tokens) {
+    atomic_store_explicit(&m->live_streams, (int64_t)streams, memory_order_relaxed);
+    atomic_store_explicit(&m->queued, (int64_t)queued, memory_order_relaxed);
+    atomic_store_explicit(&m->queued_tokens, (int64_t)queued_tokens, memory_order_relaxed);
+}
+
+void metrics_get_queue(const struct metrics *m, uint64_t *ret_requests, uint64_t *ret_tokens) {
+    *ret_requests = (uint64_t)gauge_get(&m->queued);
+    *ret_tokens = (uint64_t)gauge_get(&m->queued_tokens);
+}
+
 void metrics_in_flight(struct metrics *m, int change) {
     atomic_fetch_add_explicit(&m->in_flight, change, memory_order_relaxed);
 }

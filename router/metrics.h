@@ -73,6 +73,9 @@ void metrics_free(struct metrics *m);
 void metrics_add(struct metrics *m, enum metric which, uint64_t n);
 uint64_t metrics_get(const struct metrics *m, enum metric which);
 void metrics_observe(struct metrics *m, enum metric_histogram which, double x, uint64_t times);
+// Gauges that the loop keeps as they change: streams at workers; requests and prompt tokens in the queue.
+void metrics_set_live(struct metrics *m, uint64_t streams, uint64_t queued, uint64_t queued_tokens);
+void metrics_get_queue(const struct metrics *m, uint64_t *ret_requests, uint64_t *ret_tokens);
 void metrics_in_flight(struct metrics *m, int change); // accepted and not over
 uint64_t metrics_get_in_flight(const struct metrics *m);
 void metrics_connections(struct metrics *m, bool is_http2, int change);

@@ -90,21 +90,23 @@ static bool is_live(const struct snapshot_worker *w) {
 }
 
 static void gateway_gauges(struct page *p) {
-    uint64_t blocks = 0, used = 0, waiting = p->s->queue_requests, running = 0;
+    uint64_t blocks = 0, used = 0, in_workers = 0;
     uint32_t block_tokens = 0;
     for (uint32_t i = 0; i < p->s->worker_count; i++) {
         const struct snapshot_worker *w = &p->s->workers[i];
         if (!is_live(w)) continue;
-        running += w->streams_running;
-        waiting += w->queue_requests;
+        in_workers += w->queue_requests;
         blocks += w->kv_blocks_total;
         used += w->kv_blocks_used;
         if (w->kv_block_tokens) block_tokens = w->kv_block_tokens;
     }
+    // A worker tells of its queue a little later than this loop knows of its streams.
+    uint64_t live = (uint64_t)gauge_get(&p->m->live_streams);
+    uint64_t running = live > in_workers ? live - in_workers : 0;
     by_model(p, "vllm:num_requests_running", "gauge", "Streams in rounds or filling",
              (double)running);
     by_model(p, "vllm:num_requests_waiting", "gauge", "Waiting in router and workers",
-             (double)waiting);
+             (double)gauge_get(&p->m->queued) + (double)(live - running));
     by_model(p, "vllm:kv_cache_usage_perc", "gauge", "Used KV blocks, 0 to 1",
              blocks ? (double)used / (double)blocks : 0);
     family(p, "vllm:cache_config_info", "gauge", "KV blocks");
@@ -163,8 +165,9 @@ static void requests(struct page *p) {
     one(p, "railyard_streams_open", "gauge", "Replies being streamed",
         (double)gauge_get(&p->m->streams_open));
     one(p, "railyard_queue_requests", "gauge", "Requests waiting in the router",
-        p->s->queue_requests);
-    one(p, "railyard_queue_tokens", "gauge", "Their prompt tokens", (double)p->s->queue_tokens);
+        (double)gauge_get(&p->m->queued));
+    one(p, "railyard_queue_tokens", "gauge", "Their prompt tokens",
+        (double)gauge_get(&p->m->queued_tokens));
     one(p, "railyard_queue_wait_seconds_predicted", "gauge", "Wait of a request that came now",
         p->s->wait_predicted_s);
     one(p, "railyard_lone_surrogates_total", "counter", "Escaped lone surrogates made U+FFFD",

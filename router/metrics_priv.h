@@ -38,6 +38,7 @@ struct histogram {
 struct metrics {
     char *model_name;
     counter counters[METRIC_COUNT];
+    gauge live_streams, queued, queued_tokens;
     gauge in_flight, streams_open, connections[2];
     counter client_closed[METRIC_PHASE_COUNT];
     counter success[METRIC_REASON_COUNT];

@@ -66,6 +66,7 @@ out:
 int prepare_limit(struct request *r, uint32_t context_max, int64_t output_default,
                   struct apierr *e) {
     const struct params *p = &r->params;
+    context_max = min_u32(context_max, FRAME_PROMPT_IDS_MAX); // what a frame can carry
     if (r->prompt.len >= context_max)
         return apierr_set(
             e, APIERR_CONTEXT_LENGTH, "messages",

@@ -75,6 +75,7 @@ static void free_request(struct request *r) {
     reply_delta_fini(&r->delta);
     strbuf_fini(&r->reasoning);
     strbuf_fini(&r->content);
+    strbuf_fini(&r->chunk_head);
     arena_fini(&r->arena);
     free(r);
 }

@@ -77,6 +77,7 @@ struct request {
     struct reply *reply;
     struct reply_delta delta;         // scratch of one step
     struct strbuf reasoning, content; // of a whole reply
+    struct strbuf chunk_head;         // what every chunk of a stream begins with
     bool role_sent;
     bool any_text;           // a first event with text has left
     uint32_t rounds_waiting; // rounds since the last event (stream_interval)

@@ -113,10 +113,21 @@ static void flush(struct send *s) {
     h2o_send(s->req, &v, v.len != 0, H2O_SEND_STATE_IN_PROGRESS);
 }
 
+// Ends a reply that nobody reads any more, and its connection. The request, and s with it, may be gone behind it.
+static void cut_off(struct send *s) {
+    clean(s);
+    s->done = true;
+    h2o_send(s->req, NULL, 0, H2O_SEND_STATE_ERROR);
+}
+
 static void on_proceed(h2o_generator_t *g, h2o_req_t *req) {
     struct send *s = (struct send *)g;
     s->in_flight = false;
     s->sent_at_ms = mono_ms();
+    if (s->is_gone) { // its last write got through all the same: nothing else would end the connection
+        cut_off(s);
+        return;
+    }
     if (s->owned && s->events.on_room) s->events.on_room(s->events.arg);
     clean(s);
     flush(s);
@@ -148,8 +159,7 @@ static void on_client_gone(uv_poll_t *p, int status, int events) {
     strbuf_reset(&s->buf[s->filling]);
     clean(s);
     if (s->begun) {
-        s->done = true;
-        h2o_send(s->req, NULL, 0, H2O_SEND_STATE_ERROR);
+        cut_off(s);
         return;
     }
     s->req->res.status = 499;

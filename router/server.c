@@ -83,7 +83,22 @@ static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
     return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
 }
 
-// False: nothing more can be placed now.
+// One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
+static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
+                         uint32_t count, int *ret_rank) {
+    struct err why = {0};
+    *ret_rank = pick(workers, count, (uint32_t)r->prompt.len);
+    if (*ret_rank < 0) return ST_FULL;
+    struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
+    struct apierr e;
+    if (fit_to(r, b, &e)) {
+        request_fail(r, &e);
+        return ST_INVAL;
+    }
+    return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
+}
+
+// False: nothing more can be placed now; the next STATUS, or a change of state, brings us back.
 static bool place_first(struct server *s) {
     struct queue_item *i = queue_first(&s->queue);
     if (!i) return false;
@@ -91,17 +106,14 @@ static bool place_first(struct server *s) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
     for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
-    int rank = pick(workers, count, (uint32_t)r->prompt.len);
-    if (rank < 0) return false;
-    struct backend *b = backends_at(s->backends, (uint32_t)rank);
-    struct apierr e;
-    if (fit_to(r, b, &e)) {
-        request_fail(r, &e);
-        return true;
+    for (;;) {
+        int rank;
+        int st = place_on_best(s, r, workers, count, &rank);
+        if (st == ST_INVAL) return true; // it has failed; the next one may not
+        if (st == ST_OK) break;
+        if (rank < 0) return false;
+        workers[rank].ready = false; // its own queue is full: the next best
     }
-    struct err why = {0};
-    if (relay_submit(s->relay, r, b, &why))
-        return false; // its next STATUS or its loss brings us back
     queue_remove(&s->queue, i);
     queue_left(&s->queue, mono_ms());
     return true;
@@ -117,6 +129,7 @@ static void on_prepare(uv_prepare_t *p) {
         s->place_wanted = false;
         while (place_first(s)) continue;
     }
+    metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
 }
 
@@ -143,8 +156,6 @@ static void publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
     shot->draining = s->draining;
     shot->ever_ready = s->ever_ready;
-    shot->queue_requests = s->queue.requests;
-    shot->queue_tokens = s->queue.tokens;
     shot->wait_predicted_s = queue_wait_s(&s->queue);
     snapshot_fill_workers(shot, s->backends);
     snapshots_publish(s->snapshots);

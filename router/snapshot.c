@@ -98,6 +98,8 @@ static void fill_worker(struct snapshot_worker *w, const struct backend *b) {
     COPY(w->gpu_uuid, i.gpu_uuid);
     COPY(w->gpu_pci, i.gpu_pci);
     fingerprint_hex(&i.fingerprint, w->fingerprint);
+    COPY(w->checkpoint, i.fingerprint.checkpoint);
+    COPY(w->device, i.fingerprint.device);
     fill_status(w, &i.status);
     w->streams_sent = i.streams_sent;
     w->restarts = i.restarts;
@@ -106,11 +108,17 @@ static void fill_worker(struct snapshot_worker *w, const struct backend *b) {
     w->up_ms = i.up_ms;
 }
 
+// A rank that no worker has taken yet is none.
+static bool is_taken(const struct snapshot_worker *w) {
+    return w->state != BACKEND_STOPPED || w->generation > 0;
+}
+
 void snapshot_fill_workers(struct snapshot *s, struct backends *backends) {
-    s->worker_count = min_u32(backends_count(backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < s->worker_count; rank++) {
-        struct snapshot_worker *w = &s->workers[rank];
+    uint32_t ranks = min_u32(backends_count(backends), SNAPSHOT_WORKERS_MAX);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        struct snapshot_worker *w = &s->workers[s->worker_count];
         fill_worker(w, backends_at(backends, rank));
+        s->worker_count += is_taken(w);
         s->ready += w->state == BACKEND_READY;
         s->loading += w->state == BACKEND_STARTING || w->state == BACKEND_LOADING;
     }

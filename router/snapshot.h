@@ -20,6 +20,7 @@ struct snapshot_worker {
     char version[SNAPSHOT_TEXT_BYTES];
     char gpu_name[SNAPSHOT_TEXT_BYTES], gpu_uuid[SNAPSHOT_TEXT_BYTES], gpu_pci[SNAPSHOT_TEXT_BYTES];
     char fingerprint[9]; // 8 hex of all its parts; "" until it is whole
+    char checkpoint[SNAPSHOT_TEXT_BYTES], device[SNAPSHOT_TEXT_BYTES]; // two of the parts
     uint32_t context_max;
     uint32_t streams_running, streams_max, room, streams_sent;
     uint32_t queue_requests;
@@ -35,10 +36,8 @@ struct snapshot_worker {
 struct snapshot {
     bool draining, ever_ready;
     uint32_t ready, loading; // workers
-    uint32_t queue_requests;
-    uint64_t queue_tokens;
     double wait_predicted_s;
-    uint32_t worker_count;
+    uint32_t worker_count; // ranks that a worker has or had
     struct snapshot_worker workers[SNAPSHOT_WORKERS_MAX];
 };
 

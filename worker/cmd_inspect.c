@@ -2,6 +2,7 @@
 #include "common/err.h"
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/checkpoint_linear.h"
 #include "worker/exit_code.h"
 #include "worker/options.h"
 
@@ -29,6 +30,13 @@ static void print_config(const struct model_config *c) {
            c->rope.rotary_dim, c->rope.type == MODEL_ROPE_YARN ? ", YaRN" : "");
 }
 
+static void print_forms(const struct checkpoint_info *i) {
+    printf("forms       experts packed in %u layers, one by one in %u", i->packed_layers,
+           i->single_layers);
+    if (i->both_layers) printf("; %u layers have both forms, packed taken", i->both_layers);
+    printf("\n");
+}
+
 static void print_info(const struct checkpoint_info *i) {
     printf("tensors     %u text, %u MTP, %u vision, %u other, in %u files\n", i->text_tensors,
            i->mtp_tensors, i->vision_tensors, i->other_tensors, i->files);
@@ -54,12 +62,39 @@ static void print_types(const struct checkpoint *c) {
                    (double)bytes[d] / (1 << 20));
 }
 
+// How many linears have each width, and what a weight takes on average: text tower and head, then MTP.
+static void print_widths(const struct checkpoint *c, bool mtp) {
+    uint32_t counts[EXL3_HALF_BITS_MAX + 1] = {0};
+    double bits = 0, weights = 0;
+    for (uint32_t i = 0; i < checkpoint_count(c); i++) {
+        struct checkpoint_linear l;
+        struct err e = {0};
+        bool of_mtp = strncmp(checkpoint_at(c, i)->name, "mtp.", 4) == 0;
+        if (of_mtp != mtp || checkpoint_linear_at(c, i, &l, &e) || !l.half_bits) continue;
+        counts[l.half_bits]++;
+        bits += l.half_bits / 2.0 * (double)(l.rows * l.cols);
+        weights += (double)(l.rows * l.cols);
+    }
+    int first = 0;
+    if (weights == 0) return;
+    printf("%s        %.2f bits a weight in %.3f M weights:", mtp ? "MTP " : "EXL3", bits / weights,
+           weights / 1e6);
+    for (uint32_t h = EXL3_HALF_BITS_MIN; h <= EXL3_HALF_BITS_MAX; h++)
+        if (counts[h]) printf("%s%u at %g", first++ ? ", " : " ", counts[h], h / 2.0);
+    printf("\n");
+}
+
 static void print_tensors(const struct checkpoint *c) {
     for (uint32_t i = 0; i < checkpoint_count(c); i++) {
         const struct safetensors_tensor *t = checkpoint_at(c, i);
-        char shape[128];
+        struct checkpoint_linear l;
+        struct err e = {0};
+        char shape[128], format[CHECKPOINT_FORMAT_BYTES] = "";
         safetensors_shape_text(t->dims, t->dims_count, shape, sizeof shape);
-        printf("  %-72s %-8s %s\n", t->name, safetensors_dtype_name(t->dtype), shape);
+        int st = checkpoint_linear_at(c, i, &l, &e);
+        if (!st && l.half_bits) checkpoint_linear_format(&l, format);
+        printf("  %-72s %-8s %s%s%s\n", t->name, safetensors_dtype_name(t->dtype), shape,
+               *format ? "  " : "", format);
     }
 }
 
@@ -72,7 +107,10 @@ int cmd_inspect(const struct options *o) {
         return EXIT_CODE_MODEL;
     }
     print_config(checkpoint_config(c));
+    if (checkpoint_config(c)->moe) print_forms(checkpoint_info(c));
     print_info(checkpoint_info(c));
+    print_widths(c, false);
+    print_widths(c, true);
     print_types(c);
     print_tensors(c);
     checkpoint_digest(c, digest);

@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -28,7 +27,6 @@ enum {
 struct link {
     struct link_config c;
     struct wire *wire;
-    int stop_fd; // epoll: a signal, or the engine has failed
     bool supervised;
     bool draining;        // takes no more; a router's RESUME undoes it
     bool exiting;         // draining for good
@@ -276,7 +274,8 @@ static enum outcome pause_for(struct link *l, uint32_t ms) {
     }
 }
 
-// Dials until there is a router. The log says it once, not at every attempt.
+// Dials until there is a router. The log says it once, not at every attempt. An engine that has failed is a reason to
+// end only when no router is there: one that is wants to know why.
 static enum outcome join(struct link *l, enum exit_code *ret_code) {
     struct frame_hello hello = *l->c.hello;
     bool said = false;
@@ -284,7 +283,7 @@ static enum outcome join(struct link *l, enum exit_code *ret_code) {
     for (;;) {
         struct err e = {0};
         hello.fingerprint = fingerprint_of(l);
-        struct wire_config c = {l->c.lobby, &hello, l->stop_fd};
+        struct wire_config c = {l->c.lobby, &hello, l->c.signal_fd};
         int st = wire_join(&l->wire, &c, &e);
         if (!st) return GOES_ON;
         if (st == ST_VERSION || st == ST_UNSUPPORTED || (l->supervised && st != ST_CANCELLED)) {
@@ -328,18 +327,9 @@ static enum exit_code run(struct link *l) {
     }
 }
 
-static int open_stop_fd(const struct link_config *c) {
-    int fd = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event ev = {.events = EPOLLIN};
-    if (fd >= 0) epoll_ctl(fd, EPOLL_CTL_ADD, c->signal_fd, &ev);
-    if (fd >= 0) epoll_ctl(fd, EPOLL_CTL_ADD, runner_failed_fd(c->runner), &ev);
-    return fd;
-}
-
 enum exit_code link_run(const struct link_config *c) {
-    struct link l = {.c = *c, .supervised = c->hello->supervised, .stop_fd = open_stop_fd(c)};
+    struct link l = {.c = *c, .supervised = c->hello->supervised};
     enum exit_code code = run(&l);
-    if (l.stop_fd >= 0) close(l.stop_fd);
     arena_fini(&l.arena);
     strbuf_fini(&l.made);
     return code;

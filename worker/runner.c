@@ -33,7 +33,7 @@ struct command {
 struct runner {
     pthread_t thread;
     struct engine_config config;
-    int fd, failed_fd; // eventfds
+    int fd; // eventfd
 
     pthread_mutex_t lock; // guards all down to out
     pthread_cond_t wake;  // a command, a new session, an end, or room in out
@@ -136,7 +136,6 @@ static void fail(struct runner *r, const struct err *e) {
     r->status.room = 0;
     r->status.changes++;
     pthread_mutex_unlock(&r->lock);
-    ring(r->failed_fd);
     ring(r->fd);
 }
 
@@ -276,8 +275,7 @@ struct runner *runner_new(const struct engine_config *config) {
     struct runner *r = mem_calloc(1, sizeof *r);
     r->config = *config;
     r->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    r->failed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    assert(r->fd >= 0 && r->failed_fd >= 0); // a process that has just begun has descriptors left
+    assert(r->fd >= 0); // a process that has just begun has descriptors left
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->wake, NULL);
     int rc = pthread_create(&r->thread, NULL, run, r);
@@ -300,7 +298,6 @@ void runner_free(struct runner *r) {
     engine_free(r->eng);
     strbuf_fini(&r->out);
     close(r->fd);
-    close(r->failed_fd);
     pthread_cond_destroy(&r->wake);
     pthread_mutex_destroy(&r->lock);
     free(r);
@@ -308,10 +305,6 @@ void runner_free(struct runner *r) {
 
 int runner_fd(const struct runner *r) {
     return r->fd;
-}
-
-int runner_failed_fd(const struct runner *r) {
-    return r->failed_fd;
 }
 
 void runner_status(struct runner *r, struct runner_status *ret) {

@@ -37,9 +37,8 @@ struct runner_status { // a snapshot
 // Starts the thread, which copies what config points to first thing: config lives until runner_free.
 struct runner *runner_new(const struct engine_config *config);
 // Ends the thread at its next round and frees the engine. Not while it loads.
-void runner_free(struct runner *r);           // NULL is fine
-int runner_fd(const struct runner *r);        // readable: something changed, or was made
-int runner_failed_fd(const struct runner *r); // readable: it has failed
+void runner_free(struct runner *r);    // NULL is fine
+int runner_fd(const struct runner *r); // readable: something changed, or was made
 void runner_status(struct runner *r, struct runner_status *ret); // clears runner_fd first
 const struct engine_info *runner_info(struct runner *r); // constant parts; NULL before it is loaded
 

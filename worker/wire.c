@@ -74,10 +74,10 @@ static void queue_fini(struct queue *q) {
     for (nng_msg *m; (m = queue_take(q));) nng_msg_free(m);
 }
 
-static void wake(struct wire *w) {
+static void ring(int fd) {
     uint64_t one = 1;
-    ssize_t n = write(w->fd, &one, sizeof one);
-    (void)n; // full means it is awake already
+    ssize_t n = write(fd, &one, sizeof one);
+    (void)n; // full means that it rings already
 }
 
 static void set_gone(struct wire *w) {
@@ -85,7 +85,7 @@ static void set_gone(struct wire *w) {
     w->gone = true;
     pthread_cond_broadcast(&w->moved);
     pthread_mutex_unlock(&w->lock);
-    wake(w);
+    ring(w->fd);
 }
 
 static void on_pipe_gone(nng_pipe p, nng_pipe_ev ev, void *arg) {
@@ -100,7 +100,7 @@ static void on_recv(void *arg) {
     w->paused = w->in.bytes > WIRE_IN_BYTES_MAX;
     bool more = !w->paused;
     pthread_mutex_unlock(&w->lock);
-    wake(w);
+    ring(w->fd);
     if (more) nng_recv_aio(w->sock, w->recv_aio);
 }
 
@@ -172,14 +172,17 @@ static nng_msg *msg_of(const struct frame *f, struct err *e) {
 
 struct call {
     nng_aio *aio;
-    int fd;         // eventfd: the operation on aio has ended
-    bool receiving; // a message that comes is ours
+    int fd;      // eventfd: the operation on aio has ended
+    int gone_fd; // eventfd: the connection has
+    enum { CALL_IDLE, CALL_SENDING, CALL_RECEIVING } phase; // of aio
 };
 
 static void on_call(void *arg) {
-    uint64_t one = 1;
-    ssize_t n = write(((struct call *)arg)->fd, &one, sizeof one);
-    (void)n;
+    ring(((struct call *)arg)->fd);
+}
+
+static void on_call_gone(nng_pipe p, nng_pipe_ev ev, void *arg) {
+    ring(((struct call *)arg)->gone_fd);
 }
 
 // Until the operation on c->aio has ended, the time is over or stop_fd is readable.
@@ -203,60 +206,75 @@ static int call_wait(struct call *c, int stop_fd, uint64_t until_ms, struct err 
     }
 }
 
-static int exchange(nng_socket s, struct call *c, nng_msg **m, int stop_fd, struct err *e) {
-    uint64_t until_ms = mono_ms() + WIRE_REPLY_MS;
-    nng_aio_set_msg(c->aio, *m);
-    nng_send_aio(s, c->aio);
+static int call_step(struct call *c, int stop_fd, uint64_t until_ms, struct err *e) {
     int st = call_wait(c, stop_fd, until_ms, e);
     if (st) return st;
     int rv = nng_aio_result(c->aio);
-    if (rv) return err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv));
-    *m = NULL; // nng's now
-    c->receiving = true;
-    nng_recv_aio(s, c->aio);
-    st = call_wait(c, stop_fd, until_ms, e);
+    return rv ? (int)err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv)) : ST_OK;
+}
+
+// Sends m, which is the call's from now on, and receives the answer.
+static int exchange(nng_socket s, struct call *c, nng_msg *m, nng_msg **ret, int stop_fd,
+                    struct err *e) {
+    uint64_t until_ms = mono_ms() + WIRE_REPLY_MS;
+    c->phase = CALL_SENDING;
+    nng_aio_set_msg(c->aio, m);
+    nng_send_aio(s, c->aio);
+    int st = call_step(c, stop_fd, until_ms, e);
     if (st) return st;
-    rv = nng_aio_result(c->aio);
-    if (rv) return err_set(e, ST_CLOSED, "lobby: %s", nng_strerror(rv));
-    c->receiving = false;
-    *m = nng_aio_get_msg(c->aio);
+    c->phase = CALL_RECEIVING;
+    nng_recv_aio(s, c->aio);
+    st = call_step(c, stop_fd, until_ms, e);
+    if (st) return st;
+    c->phase = CALL_IDLE;
+    *ret = nng_aio_get_msg(c->aio);
     return ST_OK;
+}
+
+static int open_call(struct call *call, nng_socket *s, const char *url, struct err *e) {
+    call->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    call->gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (call->fd < 0 || call->gone_fd < 0) return err_errno(e, "eventfd");
+    int rv = nng_req0_open(s);
+    if (!rv) rv = nng_socket_set_size(*s, NNG_OPT_RECVMAXSZ, FRAME_LOBBY_BYTES_MAX);
+    // A request that is lost is asked again by us, as a new one, never by nng.
+    if (!rv) rv = nng_socket_set_ms(*s, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (!rv) rv = nng_socket_set_ms(*s, NNG_OPT_RECONNMINT, 10 * WIRE_REPLY_MS);
+    if (!rv) rv = nng_pipe_notify(*s, NNG_PIPE_EV_REM_POST, on_call_gone, call);
+    if (!rv) rv = nng_aio_alloc(&call->aio, on_call, call);
+    if (!rv) rv = nng_dial(*s, url, NULL, 0);
+    return rv ? nng_fail(e, "dial the lobby", url, rv) : ST_OK;
+}
+
+// The answer may be arriving: the connection ends first, see common/hangup.h.
+static void close_call(struct call *call, nng_socket s, const char *url) {
+    struct pollfd gone = {call->gone_fd, POLLIN, 0};
+    if (call->aio && hangup_url(url)) poll(&gone, 1, HANGUP_MS);
+    nng_close(s);
+    if (call->aio) {
+        nng_aio_stop(call->aio);
+        bool failed = nng_aio_result(call->aio) != 0;
+        bool ours = call->phase == (failed ? CALL_SENDING : CALL_RECEIVING); // unsent, or just come
+        if (ours) nng_msg_free(nng_aio_get_msg(call->aio));
+        nng_aio_free(call->aio);
+    }
+    if (call->fd >= 0) close(call->fd);
+    if (call->gone_fd >= 0) close(call->gone_fd);
 }
 
 // HELLO to the lobby; *ret is its answer.
 static int ask_lobby(nng_msg **ret, const struct wire_config *c, struct err *e) {
     struct frame f = {.type = FRAME_HELLO, .hello = *c->hello};
-    struct call call = {NULL, -1, false};
+    struct call call = {.fd = -1, .gone_fd = -1};
     nng_socket s = NNG_SOCKET_INITIALIZER;
     nng_msg *m = msg_of(&f, e);
     if (!m) return e->st;
-    int st, rv = nng_req0_open(&s);
-    if (!rv) rv = nng_socket_set_size(s, NNG_OPT_RECVMAXSZ, FRAME_LOBBY_BYTES_MAX);
-    // A request that is lost is asked again by us, as a new one, never by nng.
-    if (!rv) rv = nng_socket_set_ms(s, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    if (!rv) rv = nng_socket_set_ms(s, NNG_OPT_RECONNMINT, 10 * WIRE_REPLY_MS);
-    if (!rv) rv = nng_aio_alloc(&call.aio, on_call, &call);
-    if (!rv) rv = nng_dial(s, c->lobby, NULL, 0);
-    if (rv) {
-        st = nng_fail(e, "dial the lobby", c->lobby, rv);
-        goto out;
-    }
-    call.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (call.fd < 0) {
-        st = err_errno(e, "eventfd");
-        goto out;
-    }
-    st = exchange(s, &call, &m, c->stop_fd, e);
-    if (!st) *ret = m, m = NULL;
-out:
-    nng_close(s);
-    if (call.aio) {
-        nng_aio_stop(call.aio);
-        if (call.receiving && !nng_aio_result(call.aio)) m = nng_aio_get_msg(call.aio);
-        nng_aio_free(call.aio);
-    }
-    if (m) nng_msg_free(m);
-    if (call.fd >= 0) close(call.fd);
+    int st = open_call(&call, &s, c->lobby, e);
+    if (st)
+        nng_msg_free(m);
+    else
+        st = exchange(s, &call, m, ret, c->stop_fd, e);
+    close_call(&call, s, c->lobby);
     return st;
 }
 
@@ -322,7 +340,7 @@ static nng_msg *take_msg(struct wire *w, bool *ret_gone) {
     *ret_gone = w->gone;
     bool again = w->paused && w->in.bytes <= WIRE_IN_BYTES_MAX / 2;
     if (again) w->paused = false;
-    if (m) wake(w); // there may be more: the caller's poll must see it
+    if (m) ring(w->fd); // there may be more: the caller's poll must see it
     pthread_mutex_unlock(&w->lock);
     if (again) nng_recv_aio(w->sock, w->recv_aio);
     return m;

@@ -72,24 +72,29 @@ CPU_INLINE void dot_tail(vn (*acc)[PARTS], const struct dot_operand *o, uint32_t
     dot_step(acc, x, LANES, w, 0, LANES, rows, cols, DTYPE_F32);
 }
 
-// rows, cols and d are constants at every call, so that acc lives in registers.
-CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
-                         const enum dtype d, float *ret) {
-    vn acc[DOT_ROWS * DOT_COLS_MAX][PARTS];
+// The lanes' sums go on from what acc holds. rows, cols and d are constants at every call, so that acc lives in registers.
+CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                        const enum dtype d, vn (*acc)[PARTS]) {
     uint32_t k = 0;
-#pragma GCC unroll 64
-    for (uint32_t i = 0; i < rows * cols; i++)
-#pragma GCC unroll 4
-        for (uint32_t p = 0; p < PARTS; p++) acc[i][p] = vn_set(0);
     for (; k + LANES <= o->k; k += LANES) {
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++) {
             uint64_t at = (c * o->w_stride + k) * dtype_bytes(d) + o->ahead;
-            __builtin_prefetch((const char *)o->w + at, 0, 2);
+            if (o->ahead) __builtin_prefetch((const char *)o->w + at, 0, 2);
         }
         dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
     }
     if (k < o->k) dot_tail(acc, o, k, rows, cols, d);
+}
+
+CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
+                         const enum dtype d, float *ret) {
+    vn acc[DOT_ROWS * DOT_COLS_MAX][PARTS];
+#pragma GCC unroll 64
+    for (uint32_t i = 0; i < rows * cols; i++)
+#pragma GCC unroll 4
+        for (uint32_t p = 0; p < PARTS; p++) acc[i][p] = vn_set(0);
+    dot_add(o, rows, cols, d, acc);
     dot_store((const vn(*)[PARTS])acc, rows * cols, ret);
 }
 

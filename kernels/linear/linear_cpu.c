@@ -1,8 +1,11 @@
 /* linear_cpu: see linear.h. A unit is a strip of output columns of one part, with all rows: its weights are read from
- * memory once and stay in the cache while the rows pass. */
+ * memory once and stay in the cache while the rows pass. Of an EXL3 part it is a block of columns with up to EXL3_ROWS. */
 #include "kernels/cpu.h"
 #include "kernels/linear/dot_tile.h"
+#include "kernels/linear/exl3_cpu.h"
 #include "kernels/linear/linear.h"
+
+#include <assert.h>
 
 enum {
     STRIP_BYTES = 16384, // of weights: half of a small first-level cache
@@ -15,9 +18,15 @@ enum {
 
 struct job {
     struct linear_args a;
+    struct exl3_scratch *exl3;
     uint32_t k;
     uint32_t strip[LINEAR_PARTS_MAX];      // columns of a unit
     uint32_t first_unit[LINEAR_PARTS_MAX]; // of each part
+};
+
+struct jobs {
+    const struct job *jobs; // by first unit
+    uint32_t count;
 };
 
 static void store(const struct linear_part *p, uint32_t row, uint32_t col, uint32_t rows,
@@ -56,11 +65,30 @@ CPU_INLINE void strip(const struct job *j, const struct linear_part *p, uint32_t
     }
 }
 
+// Units of all blocks with the first rows, then with the next ones.
+static void exl3_unit(const struct job *j, const struct linear_part *p, uint32_t unit,
+                      uint32_t thread) {
+    uint32_t blocks = p->w.rows / EXL3_BLOCK, row = unit / blocks * EXL3_ROWS;
+    uint32_t left = j->a.rows - row;
+    struct exl3_rows rows = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,
+                             .y = (float *)cpu_ptr(p->y) + (uint64_t)row * p->w.rows,
+                             .count = left < EXL3_ROWS ? left : EXL3_ROWS,
+                             .add = p->add};
+    CPU_NAME(exl3_block)(&j->exl3[thread], &p->w, &rows, unit % blocks);
+}
+
 static void linear_unit(void *arg, uint32_t unit, uint32_t thread) {
-    const struct job *j = arg;
+    const struct jobs *all = arg;
+    uint32_t idx = all->count - 1;
+    while (unit < all->jobs[idx].first_unit[0]) idx--;
+    const struct job *j = &all->jobs[idx];
     uint32_t part = j->a.parts_count - 1;
     while (unit < j->first_unit[part]) part--;
     const struct linear_part *p = &j->a.parts[part];
+    if (p->w.exl3.half_bits) {
+        exl3_unit(j, p, unit - j->first_unit[part], thread);
+        return;
+    }
     uint32_t col = (unit - j->first_unit[part]) * j->strip[part];
     uint32_t end = col + j->strip[part] < p->w.rows ? col + j->strip[part] : p->w.rows;
     switch (p->w.dtype) {
@@ -78,14 +106,43 @@ static uint32_t strip_cols(const struct cpu *c, const struct weight *w, uint32_t
     return (cols > STRIP_COLS_MIN ? cols : STRIP_COLS_MIN) / STRIP_COLS_MIN * STRIP_COLS_MIN;
 }
 
-void CPU_NAME(linear)(void *ctx, const struct linear_args *a) {
-    struct job j = {.a = *a, .k = a->parts[0].w.cols};
-    uint32_t units = 0, cols_all = 0;
-    for (uint32_t i = 0; i < a->parts_count; i++) cols_all += a->parts[i].w.rows;
+static uint32_t units_of(const struct job *j, const struct linear_part *p, uint32_t strip) {
+    if (p->w.exl3.half_bits)
+        return p->w.rows / EXL3_BLOCK * ((j->a.rows + EXL3_ROWS - 1) / EXL3_ROWS);
+    return (p->w.rows + strip - 1) / strip;
+}
+
+static uint32_t cols_of(const struct linear_args *a) {
+    uint32_t cols = 0;
+    for (uint32_t i = 0; i < a->parts_count; i++) cols += a->parts[i].w.rows;
+    return cols;
+}
+
+// Plans one call whose units start at first; gives the unit behind its last.
+static uint32_t plan(const struct cpu *c, struct job *j, const struct linear_args *a,
+                     uint32_t cols_all, uint32_t first) {
+    *j = (struct job){.a = *a, .exl3 = c->exl3, .k = a->parts[0].w.cols};
     for (uint32_t i = 0; i < a->parts_count; i++) {
-        j.strip[i] = strip_cols(ctx, &a->parts[i].w, cols_all);
-        j.first_unit[i] = units;
-        units += (a->parts[i].w.rows + j.strip[i] - 1) / j.strip[i];
+        j->strip[i] = strip_cols(c, &a->parts[i].w, cols_all);
+        j->first_unit[i] = first;
+        if (a->rows) first += units_of(j, &a->parts[i], j->strip[i]);
     }
-    if (a->rows) cpu_for(ctx, (uint64_t)a->rows * cols_all * j.k, units, linear_unit, &j);
+    return first;
+}
+
+void CPU_NAME(linear_many)(void *ctx, const struct linear_args *a, uint32_t count) {
+    struct job jobs[CPU_LINEAR_MANY];
+    uint32_t units = 0, cols_all = 0;
+    uint64_t work = 0;
+    assert(count <= CPU_LINEAR_MANY);
+    for (uint32_t i = 0; i < count; i++) cols_all += cols_of(&a[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        units = plan(ctx, &jobs[i], &a[i], cols_all, units);
+        work += (uint64_t)a[i].rows * cols_of(&a[i]) * jobs[i].k;
+    }
+    if (units) cpu_for(ctx, work, units, linear_unit, &(struct jobs){jobs, count});
+}
+
+void CPU_NAME(linear)(void *ctx, const struct linear_args *a) {
+    CPU_NAME(linear_many)(ctx, a, 1);
 }

@@ -1,6 +1,7 @@
 /* pyjson: see pyjson.h. */
 #include "router/text/pyjson.h"
 #include "common/strbuf.h"
+#include "router/text/bigint.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -136,11 +137,19 @@ static void add_object(struct strbuf *out, const json_t *v) {
     strbuf_add_char(out, '}');
 }
 
+static void add_string_or_bigint(struct strbuf *out, const json_t *v) {
+    const char *digits = bigint_digits(v);
+    if (digits)
+        strbuf_add_str(out, digits);
+    else
+        add_string(out, json_string_value(v), json_string_length(v));
+}
+
 void pyjson_add(struct strbuf *out, const json_t *v) {
     switch (json_typeof(v)) {
     case JSON_OBJECT: add_object(out, v); break;
     case JSON_ARRAY: add_array(out, v); break;
-    case JSON_STRING: add_string(out, json_string_value(v), json_string_length(v)); break;
+    case JSON_STRING: add_string_or_bigint(out, v); break;
     case JSON_INTEGER: strbuf_printf(out, "%" PRId64, (int64_t)json_integer_value(v)); break;
     case JSON_REAL: pyjson_add_real(out, json_real_value(v)); break;
     case JSON_TRUE: strbuf_add_str(out, "true"); break;

@@ -1,7 +1,7 @@
 /* pyjson: JSON text as Python's json.dumps(v, ensure_ascii=False) prints it, which is what chat templates insert.
  *
  * ", " and ": ", keys as they came; strings escape only '"', '\' and what is below U+0020; reals are the shortest text
- * that reads back as the same number, with ".0" or an exponent. Integers are jansson's (64 bits). Pure, any thread. */
+ * that reads back as the same number, with ".0" or an exponent. Integers are jansson's (64 bits) or of any size (bigint.h). Pure, any thread. */
 #pragma once
 #include <jansson.h>
 

@@ -2,6 +2,7 @@
  * five sets differ. A message's text is built in `c`, then copied into the prompt. */
 #include "common/err.h"
 #include "common/num.h"
+#include "router/text/bigint.h"
 #include "router/text/prompt.h"
 #include "router/text/pyjson.h"
 #include "router/text/template.h"
@@ -301,7 +302,7 @@ static bool shows_thought(const struct render *r, size_t i) {
 }
 
 static void add_value(struct render *r, const json_t *v) {
-    if (json_is_string(v))
+    if (json_is_string(v) && !bigint_digits(v))
         plain_string(r->out, v);
     else if (r->rules->python_scalars && json_is_boolean(v))
         prompt_add_plain(r->out, json_is_true(v) ? "True" : "False", json_is_true(v) ? 4 : 5);

@@ -100,7 +100,10 @@ static double mac_speed(uint32_t threads) {
     if (o.alloc(o.ctx, bytes, "bench", &p, &e)) die(&e);
     struct linear_args a = {.x = p, .rows = ROWS, .parts_count = 1};
     a.parts[0].y = p + ROWS * DEPTH * 4;
-    a.parts[0].w = (struct weight){a.parts[0].y + ROWS * COLS * 4, DTYPE_BF16, COLS, DEPTH};
+    a.parts[0].w = (struct weight){.data = a.parts[0].y + ROWS * COLS * 4,
+                                   .dtype = DTYPE_BF16,
+                                   .rows = COLS,
+                                   .cols = DEPTH};
     double v[REPEATS];
     for (uint32_t i = 0; i < REPEATS; i++) {
         uint64_t t = mono_ns();

@@ -3,7 +3,7 @@
 import json
 import random
 
-from harness import check, check_eq, check_in, main, note, shared, strict_json, test
+from harness import check, check_eq, check_in, main, note, shared, test
 
 ASK = [{"role": "user", "content": "Hi"}]
 GOOD = {"messages": ASK, "max_tokens": 2}

@@ -16,7 +16,7 @@ LONG_PROMPT = {"messages": [{"role": "user", "content": "the cat and the dog " *
 
 def server():
     """One stream at a time, so that a second request waits; small chunks, so that a fill takes many rounds."""
-    return shared("--streams=1", "--chunk=4")
+    return shared("--streams=1", "--chunk=4", "--worker.progress_s=300")
 
 
 # ---- ways to go away: each begins a request and returns how to end it
@@ -106,7 +106,7 @@ def case_05_a_hang_up_in_the_fill_frees_the_stream():
 @test
 def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs():
     s = server()
-    long = {**ENDLESS, "max_tokens": 200 if SMALL else 600}
+    long = {**ENDLESS, "max_tokens": 200}
     wanted = s.chat(**long)["choices"][0]["token_sha256"]
     s.wait_idle()
     for way in WAYS:
@@ -115,11 +115,13 @@ def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs()
             reader = EventReader(running)
             reader.next()
             before = closed_count(s, "queue")
-            end = way(s, ENDLESS)
-            wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "the request waits", every_s=0.002)
-            end()
-            wait_for(lambda: closed_count(s, "queue") == before + 1, f"{way.__name__}: it is counted as closed in the queue")
-            check_eq(s.running_streams(), 1, f"{way.__name__}: running streams")
+            with s.stopped_worker():
+                end = way(s, ENDLESS)
+                wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "the request waits")
+                end()
+                wait_for(lambda: closed_count(s, "queue") == before + 1, f"{way.__name__}: it is counted as closed in the queue")
+                wait_for(lambda: s.metric("vllm:num_requests_waiting") == 0, "its place is free")
+                check_eq(s.running_streams(), 1, f"{way.__name__}: running streams")
             events = reader.rest()
         check_eq(events[-1], "[DONE]", "end of the running stream")
         check_eq(events[-2]["choices"][0]["token_sha256"], wanted, f"{way.__name__}: hash of the running stream")
@@ -185,7 +187,7 @@ def case_02_many_hang_ups_at_random_leave_nothing_behind():
     check_free(s)
     lines = len(s.log_text().splitlines()) - logged
     note(f"{count} hang-ups, {lines} lines of log")
-    check(lines <= 2 * count, f"{lines} lines of log for {count} hang-ups")
+    check(lines <= count, f"{lines} lines of log for {count} hang-ups")
 
 
 main()

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -259,7 +260,7 @@ class Server(Process):
         CLEANUPS.append(lambda: shutil.rmtree(self.run_dir, ignore_errors=True))
         argv = [os.path.join(BUILD, "railyard"), command, model,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
-                f"--run.dir={self.run_dir}", "--drain.settle_s=0", *flags]
+                f"--run.dir={self.run_dir}", "--drain.settle_s=0", f"--log.access={self.run_dir}/access", *flags]
         super().__init__(f"railyard {command}", argv)
         if wait_ready:
             self.wait_ready()
@@ -313,6 +314,21 @@ class Server(Process):
         """The sum of a family's series that have these labels; 0 when there are none."""
         return sum(v for k, v in self.metrics().get(name, {}).items() if labels.items() <= dict(k).items())
 
+    def access_lines(self):
+        """One line for each request that is over, in the order in which they ended."""
+        with open(f"{self.run_dir}/access", encoding="utf-8") as f:
+            return [strict_json(line) for line in f.read().splitlines()]
+
+    @contextlib.contextmanager
+    def stopped_worker(self, rank=0):
+        """The worker stands still inside the block (SIGSTOP): what it runs stays as it is."""
+        pid = self.wait_worker(rank)["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def running_streams(self):
         return self.metric("vllm:num_requests_running")
 
@@ -354,14 +370,16 @@ class FakeWorker(Process):
 
 
 SHARED = {}
+SHARED_LOCK = threading.Lock()
 
 
 def shared(*flags, **named):
     """One server per set of flags for the tests of a file that leave it as they found it."""
     key = (flags, tuple(sorted(named.items())))
-    if key not in SHARED or not SHARED[key].running():
-        SHARED[key] = Server(*flags, **named)
-    return SHARED[key]
+    with SHARED_LOCK:
+        if key not in SHARED or not SHARED[key].running():
+            SHARED[key] = Server(*flags, **named)
+        return SHARED[key]
 
 
 # --------------------------------------------------------------------------------------------------------------------

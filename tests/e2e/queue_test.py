@@ -1,6 +1,7 @@
 """Requests that wait: in order, bounded, answered with 429 past the bound, and not for ever."""
 
 import concurrent.futures
+import itertools
 import re
 import time
 
@@ -11,38 +12,66 @@ SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max
 ENDLESS = {**SHORT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
 
 
+# A worker that a test stops is not to be taken for a hung one.
+PATIENT = "--worker.progress_s=300"
+
+
 def server():
-    return shared("--streams=1", "--queue.requests_max=3")
+    return shared("--streams=1", "--queue.requests_max=3", PATIENT)
 
 
 class Holder:
-    """Keeps the server's one stream busy until the block ends."""
+    """Keeps the server's one stream busy until the block ends: its worker is stopped in the middle of a reply."""
 
     def __init__(self, s):
         self.s = s
+        self.stopped = s.stopped_worker()
 
     def __enter__(self):
         self.c = self.s.connect()
         self.c.send_request("POST", CHAT, ENDLESS)
-        EventReader(self.c).next()
+        self.reader = EventReader(self.c)
+        self.reader.next()
+        self.stopped.__enter__()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *error):
         self.c.close()
+        self.stopped.__exit__(*error)
 
 
 def waiting(s, count):
     wait_for(lambda: s.metric("vllm:num_requests_waiting") == count, f"{count} requests wait")
 
 
-def line_up(s, pool, count, **more):
-    """Sends so many requests, one behind the other, and waits until each stands in the queue."""
+NUMBERS = itertools.count()
+
+
+def line_up(s, pool, bodies):
+    """Sends the requests one behind the other; each stands in the queue before the next is sent."""
+    waiting(s, 0)
     runs = []
-    for _ in range(count):
-        before = s.metric("vllm:num_requests_waiting")
-        runs.append(pool.submit(s.post, CHAT, {**SHORT, **more}))
-        waiting(s, before + 1)
+    for more in bodies:
+        name = [("X-Request-Id", f"waits-{next(NUMBERS)}")]
+        runs.append(pool.submit(s.post, CHAT, {**SHORT, **more}, name))
+        waiting(s, len(runs))
     return runs
+
+
+def order_of(s, bodies):
+    """In which order requests that wait together end, by the server's own log."""
+    first = len(s.access_lines())
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with Holder(s):
+            runs = line_up(s, pool, bodies)
+        check_eq([r.result().status for r in runs], [200] * len(runs), "statuses")
+    names = [r.result().header("x-request-id") for r in runs]
+
+    def ended():
+        return [line["client_request_id"] for line in s.access_lines()[first:] if line["client_request_id"] in names]
+
+    wait_for(lambda: len(ended()) == len(names), "each has its line in the log")
+    return [names.index(n) for n in ended()]
 
 
 @test
@@ -50,7 +79,7 @@ def case_08_past_its_bound_the_queue_answers_429_and_when_to_come_back():
     s = server()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         with Holder(s):
-            runs = line_up(s, pool, 3)
+            runs = line_up(s, pool, [{}] * 3)
             for _ in range(5):
                 r = s.post(CHAT, SHORT)
                 check_eq((r.status, r.json()["error"]["code"], r.json()["error"]["type"]), (429, "queue_full", "rate_limit_error"), "answer")
@@ -65,42 +94,26 @@ def case_08_past_its_bound_the_queue_answers_429_and_when_to_come_back():
 
 @test
 def waiting_requests_are_served_in_the_order_they_came():
-    s = server()
-    ended = []
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with Holder(s):
-            runs = []
-            for number in range(3):
-                runs += line_up(s, pool, 1, max_tokens=20)
-                runs[-1].add_done_callback(lambda _, n=number: ended.append(n))
-        for r in runs:
-            check_eq(r.result().status, 200, "status")
-    check_eq(ended, [0, 1, 2], "order")
+    check_eq(order_of(server(), [{"max_tokens": 20}] * 3), [0, 1, 2], "order")
 
 
 @test
 def a_lower_priority_number_goes_first():
-    s = server()
-    ended = []
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with Holder(s):
-            runs = []
-            for number, priority in enumerate((5, 0, -5)):
-                runs += line_up(s, pool, 1, max_tokens=20, priority=priority)
-                runs[-1].add_done_callback(lambda _, n=number: ended.append(n))
-        for r in runs:
-            check_eq(r.result().status, 200, "status")
-    check_eq(ended, [2, 1, 0], "order")
+    check_eq(order_of(server(), [{"max_tokens": 20, "priority": p} for p in (5, 0, -5)]), [2, 1, 0], "order")
 
 
 @test
 def who_waits_too_long_gets_429_and_the_running_stream_goes_on():
-    with Server("--streams=1", "--queue.wait_s=0.3") as s, Holder(s) as h:
-        r = s.post(CHAT, SHORT)
-        check_eq((r.status, r.json()["error"]["code"]), (429, "queue_timeout"), "answer")
-        check(r.header("retry-after"), "no retry-after")
-        waiting(s, 0)
-        check(h.c.read_bytes(1), "the running stream ended")
+    with Server("--streams=1", "--queue.wait_s=0.3", PATIENT) as s, s.connect() as c:
+        c.send_request("POST", CHAT, {**ENDLESS, "max_tokens": 100})
+        reader = EventReader(c)
+        reader.next()
+        with s.stopped_worker():
+            r = s.post(CHAT, SHORT)
+            check_eq((r.status, r.json()["error"]["code"]), (429, "queue_timeout"), "answer")
+            check(r.header("retry-after"), "no retry-after")
+            waiting(s, 0)
+        check_eq(reader.rest()[-1], "[DONE]", "end of the running stream")
 
 
 @test
@@ -135,7 +148,7 @@ def the_queue_counts_in_health_and_metrics_and_empties():
     s = server()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         with Holder(s):
-            runs = line_up(s, pool, 2)
+            runs = line_up(s, pool, [{}] * 2)
             queue = s.get("/readyz").json()["queue"]
             check_eq(queue["requests"], 2, "requests")
             check(queue["tokens"] > 0, queue)

@@ -14,6 +14,9 @@
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
+#include "kernels/moe/expert_sum.h"
+#include "kernels/moe/experts.h"
+#include "kernels/moe/router.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
@@ -143,6 +146,171 @@ static void ref_linear(const struct op_case *c, double *ret) {
                     s += (double)fine(1, (uint64_t)i * k + l) * value(2 + p, (uint64_t)j * k + l);
                 *ret++ = s;
             }
+}
+
+/* exl3: T, K, N, twice the bits, codebook, bias. As the linear layer has them: [y1 = x W1, y2 += x W1], and a plain part
+ * beside them that must not notice. */
+static uint16_t *exl3_words(uint32_t what, uint64_t count) {
+    uint16_t *w = mem_alloc(count * sizeof *w);
+    for (uint64_t i = 0; i < count; i++) w[i] = (uint16_t)mix_u64((uint64_t)what << 40 ^ (i + 1));
+    return w;
+}
+
+// Signs times 1, 1.25, 1.5 or 1.75, as fp16.
+static uint16_t exl3_factor(uint32_t what, uint64_t i) {
+    uint64_t r = mix_u64((uint64_t)what << 40 ^ (i + 1));
+    return (uint16_t)((r & 1) << 15 | 0x3c00 | (r >> 1 & 3) << 8);
+}
+
+static double exl3_factor_value(uint32_t what, uint64_t i) {
+    uint16_t h = exl3_factor(what, i);
+    return (h & 0x8000 ? -1 : 1) * (1 + (h >> 8 & 3) / 4.0);
+}
+
+static struct buf exl3_factors(const struct ops *o, uint32_t what, uint32_t count) {
+    uint16_t *f = mem_alloc(count * sizeof *f);
+    for (uint32_t i = 0; i < count; i++) f[i] = exl3_factor(what, i);
+    struct buf b = buf_of(o, f, count * sizeof *f);
+    free(f);
+    return b;
+}
+
+struct exl3_bufs {
+    struct buf trellis, suh, svh, bias, plain, x, y[3];
+};
+
+static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_bufs *b,
+                      struct linear_args *a) {
+    uint32_t t = c->size[0], k = c->size[1], n = c->size[2], half_bits = c->size[3];
+    uint64_t words = (uint64_t)k * n * half_bits / 32;
+    uint16_t *w = exl3_words(30, words);
+    struct weight plain;
+    b->trellis = buf_of(o, w, words * sizeof *w);
+    b->suh = exl3_factors(o, 31, k);
+    b->svh = exl3_factors(o, 32, n);
+    b->bias = buf_fine(o, 33, n);
+    b->plain = weight_of(o, &plain, 34, 5, k, DTYPE_BF16);
+    b->x = buf_fine(o, 1, (uint64_t)t * k);
+    b->y[0] = buf_new(o, (uint64_t)t * n * F32);
+    b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
+    b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
+    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4], b->suh.p, b->svh.p,
+                     c->size[5] ? b->bias.p : 0};
+    struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
+    *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
+    a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
+    a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
+    a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
+    free(w);
+}
+
+static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], step = schedule ? schedule : t;
+    struct exl3_bufs b;
+    struct linear_args a;
+    exl3_args(o, c, &b, &a);
+    for (uint32_t i = 0; i < t; i += step) { // schedule rows a call
+        a.rows = min_u32(step, t - i);
+        a.x = b.x.p + (uint64_t)i * c->size[1] * F32;
+        for (uint32_t p = 0; p < 3; p++)
+            a.parts[p].y = b.y[p].p + (uint64_t)i * a.parts[p].w.rows * F32;
+        o->linear(o->ctx, &a);
+    }
+    for (uint32_t p = 0; p < 3; p++) {
+        uint64_t count = (uint64_t)t * a.parts[p].w.rows;
+        get(o, ret, &b.y[p], count);
+        ret += count;
+        buf_free(o, &b.y[p]);
+    }
+    buf_free(o, &b.trellis);
+    buf_free(o, &b.suh);
+    buf_free(o, &b.svh);
+    buf_free(o, &b.bias);
+    buf_free(o, &b.plain);
+    buf_free(o, &b.x);
+}
+
+// The value of a state, by the format's definition.
+static double exl3_state_value(uint32_t s, enum exl3_codebook codebook) {
+    if (codebook == EXL3_MUL1) {
+        uint32_t x = s * 0x83dcd12du;
+        double v =
+            (1774.0 * ((x & 255) + (x >> 8 & 255) + (x >> 16 & 255) + (x >> 24)) - 905216) / 262144;
+        int e;
+        frexp(v, &e);
+        return ldexp(nearbyint(ldexp(v, 11 - e)), e - 11);
+    }
+    uint32_t x = codebook == EXL3_MCG ? s * 0xcbac1fedu : s * 89226354u + 64248484u;
+    double sum = 0;
+    x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
+    for (int i = 0; i < 2; i++, x >>= 16)
+        sum += (x & 0x8000 ? -1 : 1) * ldexp(1024 + (x & 1023), (int)(x >> 10 & 31) - 25);
+    int e;
+    frexp(sum, &e);
+    return ldexp(nearbyint(ldexp(sum, 11 - e)), e - 11);
+}
+
+// Decoded, in [K, N].
+static double *exl3_matrix(const struct op_case *c) {
+    uint32_t k = c->size[1], n = c->size[2], half_bits = c->size[3], ring = 128 * half_bits;
+    uint16_t *words = exl3_words(30, (uint64_t)k * n * half_bits / 32);
+    double *m = mem_alloc((size_t)k * n * sizeof *m);
+    for (uint32_t tile = 0; tile < k / 16 * (n / 16); tile++) {
+        const uint16_t *w = words + (uint64_t)tile * ring / 16;
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t state = 0, lane = i >> 3, end = (i + 1) * half_bits / 2;
+            for (uint32_t b = 16; b > 0; b--) {
+                uint32_t at = (end + ring - b) % ring;
+                state = state << 1 | (w[at / 16 ^ 1] >> (15 - at % 16) & 1u);
+            }
+            uint32_t row = tile / (n / 16) * 16 + 2 * (lane & 3) + (i & 1) + 8 * (i >> 1 & 1);
+            uint32_t col = tile % (n / 16) * 16 + (lane >> 2) + 8 * (i >> 2 & 1);
+            m[(size_t)row * n + col] = exl3_state_value(state, (enum exl3_codebook)c->size[4]);
+        }
+    }
+    free(words);
+    return m;
+}
+
+static void exl3_rotate(double *v, uint32_t count) {
+    for (uint32_t first = 0; first < count; first += 128) {
+        double in[128];
+        memcpy(in, v + first, sizeof in);
+        for (uint32_t i = 0; i < 128; i++) {
+            v[first + i] = 0;
+            for (uint32_t j = 0; j < 128; j++)
+                v[first + i] += (__builtin_popcount(i & j) % 2 ? -in[j] : in[j]) / sqrt(128);
+        }
+    }
+}
+
+static void ref_exl3(const struct op_case *c, double *ret) {
+    uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
+    double *m = exl3_matrix(c), *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
+    for (uint32_t r = 0; r < t; r++) {
+        for (uint32_t i = 0; i < k; i++)
+            x[i] = fine(1, (uint64_t)r * k + i) * exl3_factor_value(31, i);
+        exl3_rotate(x, k);
+        memset(y, 0, n * sizeof *y);
+        for (uint32_t i = 0; i < k; i++)
+            for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
+        exl3_rotate(y, n);
+        for (uint32_t j = 0; j < n; j++) {
+            double v = y[j] * exl3_factor_value(32, j) + (c->size[5] ? fine(33, j) : 0);
+            ret[(size_t)r * n + j] = v;
+            added[(size_t)r * n + j] = v + fine(35, (uint64_t)r * n + j);
+        }
+        for (uint32_t j = 0; j < 5; j++) {
+            double s = 0;
+            for (uint32_t i = 0; i < k; i++)
+                s += (double)fine(1, (uint64_t)r * k + i) * value(34, (uint64_t)j * k + i);
+            plain[r * 5 + j] = s;
+        }
+    }
+    free(m);
+    free(x);
+    free(y);
 }
 
 /* embed: T, D, V, -, dtype */
@@ -721,10 +889,194 @@ static void ref_scan(const struct op_case *c, double *ret) {
     free(s);
 }
 
+/* router: T, E, K, kind of logits. Weights, then experts as parts of E, so that both count in one range. */
+enum { LOGITS_FINE, LOGITS_TIED, LOGITS_EQUAL };
+
+static float router_logit(const struct op_case *c, uint64_t i) {
+    if (c->size[3] == LOGITS_EQUAL) return 3;
+    float x = fine(50, i);
+    return c->size[3] == LOGITS_TIED ? floorf(4 * x)
+                                     : 12 * x; // eight steps, or nearly all different
+}
+
+static void run_router(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                       float *ret) {
+    uint32_t t = c->size[0], n = c->size[1], k = c->size[2], *ids = mem_alloc(t * k * sizeof *ids);
+    float *x = mem_alloc((uint64_t)t * n * F32);
+    for (uint64_t i = 0; i < (uint64_t)t * n; i++) x[i] = router_logit(c, i);
+    struct buf logits = buf_of(o, x, (uint64_t)t * n * F32);
+    struct buf experts = buf_new(o, t * k * sizeof *ids), weights = buf_new(o, t * k * F32);
+    uint32_t step = schedule ? schedule : t;
+    for (uint32_t i = 0; i < t; i += step)
+        o->router(o->ctx, &(struct router_args){.logits = logits.p + (uint64_t)i * n * F32,
+                                                .experts = experts.p + i * k * sizeof *ids,
+                                                .weights = weights.p + i * k * F32,
+                                                .rows = min_u32(step, t - i),
+                                                .count = n,
+                                                .per_token = k});
+    get(o, ret, &weights, t * k);
+    o->read(o->ctx, ids, experts.p, t * k * sizeof *ids);
+    for (uint32_t i = 0; i < t * k; i++) ret[t * k + i] = (float)ids[i] / (float)n;
+    buf_free(o, &logits);
+    buf_free(o, &experts);
+    buf_free(o, &weights);
+    free(ids);
+    free(x);
+}
+
+// Chooses K times the first of the largest that are left.
+static void ref_router(const struct op_case *c, double *ret) {
+    uint32_t t = c->size[0], n = c->size[1], k = c->size[2];
+    bool *taken = mem_calloc(n, sizeof *taken);
+    for (uint64_t row = 0; row < t; row++) {
+        double sum = 0, *weights = ret + row * k, *experts = ret + (t + row) * k;
+        memset(taken, 0, n * sizeof *taken);
+        for (uint32_t i = 0; i < k; i++) {
+            uint32_t best = n;
+            for (uint32_t e = 0; e < n; e++)
+                if (!taken[e] &&
+                    (best == n || router_logit(c, row * n + e) > router_logit(c, row * n + best)))
+                    best = e;
+            taken[best] = true;
+            experts[i] = (double)best / n;
+            sum += weights[i] = exp((double)router_logit(c, row * n + best));
+        }
+        for (uint32_t i = 0; i < k; i++) weights[i] /= sum;
+    }
+    free(taken);
+}
+
+/* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix) + PICKS_SAME for rows that all
+ * choose the first K experts */
+enum { TYPES_MIXED = 3, PICKS_SAME = 8 };
+
+// The row's k-th expert: K neighbours in the ring of E, every second row from the last to the first.
+static uint32_t pick_of(const struct op_case *c, uint32_t row, uint32_t k) {
+    uint32_t place = row % 2 ? c->size[4] - 1 - k : k;
+    uint32_t first = c->size[5] & PICKS_SAME ? 0 : (uint32_t)(mix_u64(row + 9) % c->size[3]);
+    return (first + place) % c->size[3];
+}
+
+static float pick_weight(const struct op_case *c, uint32_t row, uint32_t k) {
+    return 0.5f + 0.5f * fine(52, (uint64_t)row * c->size[4] + k);
+}
+
+// part 0: gate, 1: up, 2: down
+static struct buf expert_weight(const struct ops *o, const struct op_case *c, uint32_t e,
+                                uint32_t part, struct weight *ret) {
+    uint32_t type = c->size[5] % PICKS_SAME, d = c->size[1], i = c->size[2];
+    return weight_of(o, ret, 60 + e * 3 + part, part == 2 ? d : i, part == 2 ? i : d,
+                     (enum dtype)(type == TYPES_MIXED ? (e + part) % 3 : type));
+}
+
+// By schedule: all rows in one call, or some at a time.
+static void feed_experts(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                         const struct experts_args *all) {
+    for (uint32_t at = 0; at < c->size[0];) {
+        uint32_t left = c->size[0] - at, k = c->size[4];
+        uint32_t n = (uint32_t)(mix_u64((uint64_t)schedule << 32 | at) % (schedule * 4 + 1)) + 1;
+        struct experts_args a = *all;
+        a.rows = schedule ? min_u32(n, left) : left;
+        a.x += (uint64_t)at * a.dim * F32;
+        a.y += (uint64_t)at * a.dim * F32;
+        a.experts += (uint64_t)at * k * sizeof(uint32_t);
+        a.weights += (uint64_t)at * k * F32;
+        o->experts(o->ctx, &a);
+        at += a.rows;
+    }
+}
+
+static void run_experts(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                        float *ret) {
+    uint32_t t = c->size[0], k = c->size[4], n = c->size[3], *ids = mem_alloc(t * k * sizeof *ids);
+    struct expert *table = mem_calloc(n, sizeof *table);
+    struct buf *w = mem_calloc(3 * n, sizeof *w);
+    struct experts_args a = {.table = table,
+                             .rows = t,
+                             .dim = c->size[1],
+                             .width = c->size[2],
+                             .count = n,
+                             .per_token = k};
+    float *weights = mem_alloc(t * k * F32);
+    for (uint32_t i = 0; i < t * k; i++) {
+        ids[i] = pick_of(c, i / k, i % k);
+        weights[i] = pick_weight(c, i / k, i % k);
+    }
+    for (uint32_t e = 0; e < n; e++)
+        for (uint32_t p = 0; p < 3; p++)
+            w[e * 3 + p] = expert_weight(o, c, e, p,
+                                         p == 0   ? &table[e].gate
+                                         : p == 1 ? &table[e].up
+                                                  : &table[e].down);
+    struct buf x = buf_fine(o, 51, (uint64_t)t * a.dim), y = buf_fine(o, 53, (uint64_t)t * a.dim);
+    struct buf picks = buf_of(o, ids, t * k * sizeof *ids), pw = buf_of(o, weights, t * k * F32);
+    struct buf scratch = buf_new(o, o->experts_room(o->ctx, &a));
+    a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p, a.scratch = scratch.p;
+    feed_experts(o, c, schedule, &a);
+    get(o, ret, &y, (uint64_t)t * a.dim);
+    for (uint32_t i = 0; i < 3 * n; i++) buf_free(o, &w[i]);
+    struct buf *all[] = {&x, &y, &picks, &pw, &scratch};
+    for (uint32_t i = 0; i < 5; i++) buf_free(o, all[i]);
+    free(weights);
+    free(table);
+    free(w);
+    free(ids);
+}
+
+static double ref_product(const double *x, uint32_t what, uint64_t row, uint32_t n) {
+    double s = 0;
+    for (uint32_t i = 0; i < n; i++) s += x[i] * value(what, row * n + i);
+    return s;
+}
+
+static void ref_experts(const struct op_case *c, double *ret) {
+    uint32_t dim = c->size[1], width = c->size[2];
+    double *x = mem_alloc(dim * sizeof *x), *a = mem_alloc(width * sizeof *a);
+    for (uint32_t t = 0; t < c->size[0]; t++, ret += dim) {
+        for (uint32_t d = 0; d < dim; d++) x[d] = fine(51, (uint64_t)t * dim + d);
+        for (uint32_t k = 0; k < c->size[4]; k++) {
+            uint32_t what = 60 + pick_of(c, t, k) * 3;
+            for (uint32_t i = 0; i < width; i++)
+                a[i] = ref_silu(ref_product(x, what, i, dim)) * ref_product(x, what + 1, i, dim);
+            for (uint32_t d = 0; d < dim; d++)
+                ret[d] += pick_weight(c, t, k) * ref_product(a, what + 2, d, width);
+        }
+    }
+    free(x);
+    free(a);
+}
+
+/* expert_sum: T, D */
+static void run_expert_sum(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                           float *ret) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1];
+    struct buf h = buf_fine(o, 54, n), routed = buf_fine(o, 55, n), shared = buf_fine(o, 56, n);
+    struct buf gate = buf_fine(o, 57, c->size[0]);
+    o->expert_sum(o->ctx, &(struct expert_sum_args){.h = h.p,
+                                                    .routed = routed.p,
+                                                    .shared = shared.p,
+                                                    .gate = gate.p,
+                                                    .rows = c->size[0],
+                                                    .dim = c->size[1]});
+    get(o, ret, &h, n);
+    buf_free(o, &h);
+    buf_free(o, &routed);
+    buf_free(o, &shared);
+    buf_free(o, &gate);
+}
+
+static void ref_expert_sum(const struct op_case *c, double *ret) {
+    for (uint64_t i = 0; i < (uint64_t)c->size[0] * c->size[1]; i++)
+        ret[i] = (double)fine(54, i) + fine(55, i) +
+                 fine(56, i) / (1 + exp(-(double)fine(57, i / c->size[1])));
+}
+
 // (n + 1) / 2 and (n + 5) / 6 more rows than the longest stream's n
 #define STREAM_ROWS(n) ((n) + ((n) + 1) / 2 + ((n) + 5) / 6)
 #define LINEAR(t, k, n, n2, d)                                                                     \
     { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear }
+#define EXL3(t, k, n, half_bits, codebook, bias)                                                   \
+    { "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 5), run_exl3, ref_exl3 }
 #define EMBED(t, d, v, ty)                                                                         \
     { "embed", {t, d, v, 0, ty}, 0, (t) * (d), run_embed, ref_embed }
 #define RMSNORM(t, d, n)                                                                           \
@@ -749,6 +1101,13 @@ static void ref_scan(const struct op_case *c, double *ret) {
 #define SCAN(n, nk, nv, dk, dv)                                                                    \
     { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan }
 
+#define ROUTER(t, e, k, kind)                                                                      \
+    { "router", {t, e, k, kind}, 1e-6, 2 * (t) * (k), run_router, ref_router }
+#define EXPERTS(t, d, i, e, k, ty)                                                                 \
+    { "experts", {t, d, i, e, k, ty}, 3e-6, (t) * (d), run_experts, ref_experts }
+#define EXPERT_SUM(t, d)                                                                           \
+    { "expert_sum", {t, d}, 1e-6, (t) * (d), run_expert_sum, ref_expert_sum }
+
 const struct op_case op_cases[] = {
     LINEAR(1, 1, 1, 0, DTYPE_F32),
     LINEAR(1, 15, 9, 2, DTYPE_BF16),
@@ -761,6 +1120,13 @@ const struct op_case op_cases[] = {
     LINEAR(16, 256, 96, 64, DTYPE_BF16),
     LINEAR(13, 1000, 70, 9, DTYPE_BF16),
     LINEAR(29, 96, 200, 40, DTYPE_F16),
+    EXL3(1, 128, 128, 8, EXL3_MUL1, 0),
+    EXL3(2, 1152, 128, 5, EXL3_MUL1, 1),
+    EXL3(5, 256, 384, 2, EXL3_MCG, 0),
+    EXL3(7, 2304, 128, 16, EXL3_3INST, 1),
+    EXL3(13, 384, 256, 15, EXL3_MUL1, 0),
+    EXL3(67, 256, 256, 7, EXL3_MUL1, 0),
+    EXL3(131, 128, 128, 6, EXL3_MCG, 1),
     EMBED(1, 1, 3, DTYPE_F32),
     EMBED(9, 50, 11, DTYPE_BF16),
     EMBED(40, 256, 100, DTYPE_F16),
@@ -793,6 +1159,23 @@ const struct op_case op_cases[] = {
     SCAN(20, 1, 3, 7, 16),
     SCAN(40, 2, 4, 32, 48),
     SCAN(60, 2, 4, 128, 128),
+    ROUTER(1, 1, 1, LOGITS_FINE),
+    ROUTER(3, 5, 5, LOGITS_FINE),
+    ROUTER(20, 17, 3, LOGITS_TIED),
+    ROUTER(9, 33, 8, LOGITS_EQUAL),
+    ROUTER(70, 256, 8, LOGITS_FINE),
+    ROUTER(11, 512, 10, LOGITS_TIED),
+    EXPERTS(1, 1, 1, 1, 1, DTYPE_F32),
+    EXPERTS(1, 40, 24, 7, 3, DTYPE_BF16),              // most experts have no row
+    EXPERTS(13, 33, 17, 5, 1, DTYPE_F16 | PICKS_SAME), // one expert has them all
+    EXPERTS(30, 64, 48, 11, 4, DTYPE_BF16),
+    EXPERTS(50, 48, 40, 70, 4, DTYPE_BF16), // more experts and picks than go through at once
+    EXPERTS(17, 100, 36, 3, 3, DTYPE_F32),  // every expert has every row
+    EXPERTS(40, 96, 130, 13, 2, TYPES_MIXED),
+    EXPERTS(21, 128, 72, 6, 2, TYPES_MIXED | PICKS_SAME),
+    EXPERT_SUM(1, 1),
+    EXPERT_SUM(7, 50),
+    EXPERT_SUM(30, 256),
 };
 const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
 

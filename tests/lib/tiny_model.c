@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MODELS_MAX = 16, PATH_BYTES = 512 };
+enum { MODELS_MAX = 24, PATH_BYTES = 512 };
 
 static struct { char args[200], path[PATH_BYTES]; } made[MODELS_MAX];
 static int made_count;
@@ -19,8 +19,9 @@ const char *tiny_model(const char *args) {
     CHECK(made_count < MODELS_MAX);
     snprintf(made[made_count].args, sizeof made->args, "%s", args);
     snprintf(made[made_count].path, PATH_BYTES, "%s/tiny%d", test_temp_dir(), made_count);
-    snprintf(cmd, sizeof cmd, "/usr/bin/python3 '%s/tests/tools/make_tiny.py' '%s' %s >/dev/null",
-             test_source_dir(), made[made_count].path, args);
+    snprintf(cmd, sizeof cmd, "/usr/bin/python3 '%s/tests/tools/%s' '%s' %s >/dev/null",
+             test_source_dir(), strstr(args, "--widths") ? "make_exl3.py" : "make_tiny.py",
+             made[made_count].path, args);
     if (system(cmd)) test_fail(__FILE__, __LINE__, "failed: %s", cmd);
     return made[made_count++].path;
 }

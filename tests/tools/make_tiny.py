@@ -1,14 +1,18 @@
 #!/usr/bin/python3
-"""make_tiny: writes a small random qwen3_5 checkpoint in the published file layout.
+"""make_tiny: writes a small random qwen3_5 or qwen3_5_moe checkpoint in the published file layout.
 
     make_tiny.py OUT [--seed N] [--layers 4] [--hidden 64] [--intermediate 128] [--vocab 256]
                  [--heads 2] [--kv-heads 1] [--head-dim 32] [--nk 2] [--nv 4] [--dk 16] [--dv 16] [--conv 4]
                  [--dtype bf16|f16|f32] [--f32-small] [--layout text|multimodal] [--untied] [--shards N]
                  [--mtp] [--vision] [--sharp] [--yarn FACTOR] [--real-heads]
+                 [--moe packed|single|mixed|both [--experts 8] [--top-k 2] [--expert-width 48] [--shared-width 40]]
 
 Numpy only. The weights come from a counter-based hash of (seed, tensor name, element), not from numpy's generators, so
 the same arguments write the same bytes with every version of numpy.
 --real-heads   the family's head sizes: head_dim 256, dk = dv = 128.
+--moe          experts in place of the dense MLP: packed in two tensors a layer (the published form), single (three
+               tensors an expert), mixed (every second layer single), or both (layer 0 has both forms, the single one
+               with other values). The MTP layer takes the other form than the first layer, as a published file does.
 --sharp        peaked attention, saturated gates, and decay from none to total.
 --f32-small    A_log and the gated norm as F32 in a 16-bit file, as published Qwen3.5 files have them.
 --vision, --mtp   tensors of those parts too (random, small), as a loader must pass them by.
@@ -61,6 +65,8 @@ PACK = {
     "BF16": to_bf16,
     "F16": lambda x: x.astype(np.float16),
     "F32": lambda x: x.astype(np.float32),
+    "I16": lambda x: x.astype(np.int16),
+    "I32": lambda x: x.astype(np.int32),
 }
 
 
@@ -111,10 +117,44 @@ def text_tensors(a, prefix):
             yield norm(p + "norm.weight", a.dv, 1.0)
             yield lin(p + "out_proj.weight", D, vd)
         p = f"layers.{i}.mlp."
+        if a.moe:
+            yield from moe_tensors(a, p, a.moe == "single" or (a.moe == "mixed" and i % 2), sharp)
+            if a.moe == "both" and i == 0:
+                yield from single_experts(a, p, np.zeros((a.experts, 2 * a.expert_width, D)),
+                                          np.zeros((a.experts, D, a.expert_width)))
+            continue
         yield lin(p + "gate_proj.weight", I, D, sharp)
         yield lin(p + "up_proj.weight", I, D)
         yield lin(p + "down_proj.weight", D, I)
     yield norm("norm.weight", D)
+
+
+def single_experts(a, p, gate_up, down):
+    for e in range(a.experts):
+        yield f"{p}experts.{e}.gate_proj.weight", gate_up[e, :a.expert_width]
+        yield f"{p}experts.{e}.up_proj.weight", gate_up[e, a.expert_width:]
+        yield f"{p}experts.{e}.down_proj.weight", down[e]
+
+
+def moe_tensors(a, p, single, sharp=1.0):
+    """One layer's experts. Both forms hold the same values."""
+    D, E, IM, IS = a.hidden, a.experts, a.expert_width, a.shared_width
+
+    def lin(name, shape, gain=1.0):
+        return normal(a.seed, p + name, shape) * (gain / np.sqrt(shape[-1]))
+
+    yield p + "gate.weight", lin("gate.weight", (E, D), 2 * sharp)
+    yield p + "shared_expert_gate.weight", lin("shared_expert_gate.weight", (1, D), 2 * sharp)
+    yield p + "shared_expert.gate_proj.weight", lin("shared_expert.gate_proj.weight", (IS, D), sharp)
+    yield p + "shared_expert.up_proj.weight", lin("shared_expert.up_proj.weight", (IS, D))
+    yield p + "shared_expert.down_proj.weight", lin("shared_expert.down_proj.weight", (D, IS))
+    gate_up, down = lin("experts.gate_up_proj", (E, 2 * IM, D)), lin("experts.down_proj", (E, D, IM))
+    gate_up[:, :IM] *= sharp
+    if single:
+        yield from single_experts(a, p, gate_up, down)
+    else:
+        yield p + "experts.gate_up_proj", gate_up
+        yield p + "experts.down_proj", down
 
 
 def mtp_tensors(a):
@@ -129,7 +169,11 @@ def mtp_tensors(a):
         "layers.0.mlp.up_proj.weight": (I, D), "layers.0.mlp.down_proj.weight": (D, I),
     }
     for name, shape in shapes.items():
+        if a.moe and ".mlp." in name:
+            continue
         yield "mtp." + name, normal(a.seed, "mtp." + name, shape) * 0.1
+    if a.moe:
+        yield from moe_tensors(a, "mtp.layers.0.mlp.", a.moe != "single")
 
 
 def all_tensors(a):
@@ -167,14 +211,20 @@ def config(a):
     if a.yarn:
         text["rope_parameters"].update(rope_type="yarn", factor=a.yarn,
                                        original_max_position_embeddings=a.yarn_original)
+    arch, kind = ("Qwen3_5Moe", "qwen3_5_moe") if a.moe else ("Qwen3_5", "qwen3_5")
+    if a.moe:
+        del text["intermediate_size"]
+        text.update(num_experts=a.experts, num_experts_per_tok=a.top_k, moe_intermediate_size=a.expert_width,
+                    shared_expert_intermediate_size=a.shared_width, output_router_logits=False,
+                    router_aux_loss_coef=0.001)
     if a.layout == "text":
-        return {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", **text}
+        return {"architectures": [arch + "ForCausalLM"], "model_type": kind + "_text", **text}
     return {
-        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
+        "architectures": [arch + "ForConditionalGeneration"], "model_type": kind,
         "image_token_id": 248056, "video_token_id": 248057, "vision_start_token_id": 248053,
         "vision_end_token_id": 248054, "tie_word_embeddings": not a.untied,
-        "text_config": {"model_type": "qwen3_5_text", **text},
-        "vision_config": {"model_type": "qwen3_5", "depth": 1, "hidden_size": 8, "out_hidden_size": a.hidden,
+        "text_config": {"model_type": kind + "_text", **text},
+        "vision_config": {"model_type": kind, "depth": 1, "hidden_size": 8, "out_hidden_size": a.hidden,
                           "patch_size": 16, "temporal_patch_size": 2, "in_channels": 3},
     }
 
@@ -186,7 +236,7 @@ def dtype_of(a, name):
 
 def write_safetensors(path, tensors):
     """tensors: [(name, dtype, array)]. Wider types first, so that each starts on a multiple of its size."""
-    tensors = sorted(tensors, key=lambda t: (t[1] != "F32", t[0]))
+    tensors = sorted(tensors, key=lambda t: (t[1] not in ("F32", "I32"), t[0]))
     header, at, blobs = {"__metadata__": {"format": "pt"}}, 0, []
     for name, dtype, x in tensors:
         blob = PACK[dtype](x).tobytes()
@@ -204,11 +254,15 @@ def write_safetensors(path, tensors):
 
 
 def write_checkpoint(a):
+    write_files(a, config(a), [(name, dtype_of(a, name), x) for name, x in all_tensors(a)])
+
+
+def write_files(a, config_object, tensors):
+    """tensors: [(name, dtype, array)], in the order that shards cut."""
     os.makedirs(a.out, exist_ok=True)
     with open(os.path.join(a.out, "config.json"), "w") as f:
-        json.dump(config(a), f, indent=2)
+        json.dump(config_object, f, indent=2)
         f.write("\n")
-    tensors = [(name, dtype_of(a, name), x) for name, x in all_tensors(a)]
     if a.shards == 1:
         write_safetensors(os.path.join(a.out, "model.safetensors"), tensors)
         return
@@ -228,11 +282,13 @@ def arguments(argv):
     p.add_argument("out")
     for name, dflt in (("seed", 1), ("layers", 4), ("hidden", 64), ("intermediate", 128), ("vocab", 256),
                        ("heads", 2), ("kv-heads", 1), ("head-dim", 32), ("nk", 2), ("nv", 4), ("dk", 16),
-                       ("dv", 16), ("conv", 4), ("interval", 4), ("shards", 1), ("yarn-original", 64)):
+                       ("dv", 16), ("conv", 4), ("interval", 4), ("shards", 1), ("yarn-original", 64), ("experts", 8), ("top-k", 2),
+                       ("expert-width", 48), ("shared-width", 40)):
         p.add_argument("--" + name, type=int, default=dflt)
     p.add_argument("--yarn", type=float, default=0.0)
     p.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")
     p.add_argument("--layout", choices=("text", "multimodal"), default="text")
+    p.add_argument("--moe", choices=("packed", "single", "mixed", "both"), default="")
     for flag in ("f32-small", "untied", "mtp", "vision", "sharp", "real-heads"):
         p.add_argument("--" + flag, action="store_true")
     a = p.parse_args(argv)

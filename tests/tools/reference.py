@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""reference: a plain double-precision forward of the dense qwen3_5 text model, with numpy and nothing else.
+"""reference: a plain double-precision forward of the qwen3_5 and qwen3_5_moe text models, with numpy and nothing else.
 
     reference.py MODEL_DIR CASES.json OUT_STEM
 
 CASES.json: [{"name": ..., "ids": [...], "rows": [...], "greedy": N}, ...]. Writes OUT_STEM.json (the cases, with the
 greedy ids that follow each prompt and the least margin between the best and second logit among those draws) and
-OUT_STEM.f32 (little-endian fp32 logits, [rows, vocab] of each case in turn).
+OUT_STEM.f32 (little-endian fp32 logits, [rows, vocab] of each case in turn). With experts, a case also gets the least gap
+between the router's logits of the last expert chosen and the first one left, over all rows and layers of the case: where
+that is small, rounding picks the expert.
 
 It is slow and direct on purpose: the delta rule runs token by token, attention over the whole prompt, in float64, so
 that it can judge the engine. Written from the published architecture (Hugging Face transformers, qwen3_5), not from
@@ -17,6 +19,10 @@ import struct
 import sys
 
 import numpy as np
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import exl3  # noqa: E402
 
 
 def read_safetensors(path):
@@ -31,6 +37,9 @@ def read_safetensors(path):
         raw = data[8 + n + a:8 + n + b]
         if t["dtype"] == "BF16":
             x = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        elif t["dtype"] in ("I16", "I32"):  # of an EXL3 linear: as it stands
+            out[name] = np.frombuffer(raw, {"I16": "<i2", "I32": "<i4"}[t["dtype"]]).reshape(t["shape"])
+            continue
         else:
             x = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[t["dtype"]])
         out[name] = x.astype(np.float64).reshape(t["shape"])
@@ -44,6 +53,8 @@ def read_model(folder):
     for name in sorted(os.listdir(folder)):
         if name.endswith(".safetensors"):
             tensors.update(read_safetensors(os.path.join(folder, name)))
+    for key in [name[:-len(".trellis")] for name in tensors if name.endswith(".trellis")]:
+        tensors[key + ".weight"] = exl3.dense(tensors, key)
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     for prefix in ("model.language_model.", "language_model.model.", "model."):
         if prefix + "embed_tokens.weight" in tensors:
@@ -69,9 +80,15 @@ class Model:
         self.eps = c.get("rms_norm_eps", 1e-6)
         self.head = tensors.get("lm_head.weight", tensors[prefix + "embed_tokens.weight"])
         self.freq, self.rope_scale = self.rope_table()
+        self.routing_margin = np.inf
 
     def w(self, name):
         return self.t[self.prefix + name]
+
+    def lin(self, x, name):
+        y = x @ self.w(name + ".weight").T
+        bias = self.t.get(self.prefix + name + ".bias")
+        return y if bias is None else y + bias.astype(np.float16).astype(np.float64)
 
     def rope_table(self):
         r = self.c.get("rope_parameters") or {}
@@ -107,10 +124,10 @@ class Model:
     def attention(self, x, p, st):
         c, T = self.c, x.shape[0]
         H, KV, d = c["num_attention_heads"], c["num_key_value_heads"], c.get("head_dim", 256)
-        u = (x @ self.w(p + "q_proj.weight").T).reshape(T, H, 2 * d)
+        u = self.lin(x, p + "q_proj").reshape(T, H, 2 * d)
         q, gate = u[..., :d], u[..., d:].reshape(T, H * d)
-        k = (x @ self.w(p + "k_proj.weight").T).reshape(T, KV, d)
-        v = (x @ self.w(p + "v_proj.weight").T).reshape(T, KV, d)
+        k = self.lin(x, p + "k_proj").reshape(T, KV, d)
+        v = self.lin(x, p + "v_proj").reshape(T, KV, d)
         first = 0 if st["k"] is None else len(st["k"])
         q = self.rope(self.norm(q, p + "q_norm.weight"), first)
         k = self.rope(self.norm(k, p + "k_norm.weight"), first)
@@ -122,17 +139,17 @@ class Model:
             s = q[:, h] @ st["k"][:, h // (H // KV)].T / np.sqrt(d)
             s = np.exp(np.where(hidden, -np.inf, s) - np.where(hidden, -np.inf, s).max(-1, keepdims=True))
             out[:, h] = s / s.sum(-1, keepdims=True) @ st["v"][:, h // (H // KV)]
-        return (out.reshape(T, H * d) * sigmoid(gate)) @ self.w(p + "o_proj.weight").T
+        return self.lin(out.reshape(T, H * d) * sigmoid(gate), p + "o_proj")
 
     def delta(self, x, p, st):
         c, T = self.c, x.shape[0]
         NK, NV = c.get("linear_num_key_heads", 16), c.get("linear_num_value_heads", 32)
         dk, dv = c.get("linear_key_head_dim", 128), c.get("linear_value_head_dim", 128)
         K = c.get("linear_conv_kernel_dim", 4)
-        m = x @ self.w(p + "in_proj_qkv.weight").T
-        z = (x @ self.w(p + "in_proj_z.weight").T).reshape(T, NV, dv)
-        beta = sigmoid(x @ self.w(p + "in_proj_b.weight").T)
-        g = -np.exp(self.w(p + "A_log")) * softplus(x @ self.w(p + "in_proj_a.weight").T + self.w(p + "dt_bias"))
+        m = self.lin(x, p + "in_proj_qkv")
+        z = self.lin(x, p + "in_proj_z").reshape(T, NV, dv)
+        beta = sigmoid(self.lin(x, p + "in_proj_b"))
+        g = -np.exp(self.w(p + "A_log")) * softplus(self.lin(x, p + "in_proj_a") + self.w(p + "dt_bias"))
         if st["conv"] is None:
             st["conv"] = np.zeros((K - 1, m.shape[1]))
             st["S"] = np.zeros((NV, dk, dv))
@@ -155,7 +172,39 @@ class Model:
         st["S"] = S
         # The gated norm: plain weight, norm first, then the gate.
         o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * self.w(p + "norm.weight") * silu(z)
-        return o.reshape(T, NV * dv) @ self.w(p + "out_proj.weight").T
+        return self.lin(o.reshape(T, NV * dv), p + "out_proj")
+
+    def swiglu(self, x, gate, up, down):
+        return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+    def mlp(self, x, p):
+        if self.prefix + p + "gate.weight" in self.t:
+            return self.moe(x, p)
+        return self.swiglu(x, *(self.w(p + n + "_proj.weight") for n in ("gate", "up", "down")))
+
+    def expert(self, p, e):
+        """Gate, up and down of a routed expert, in whichever form the layer has; packed where it has both."""
+        if self.prefix + p + "experts.gate_up_proj" in self.t:
+            gate_up = self.w(p + "experts.gate_up_proj")[e]
+            return gate_up[:len(gate_up) // 2], gate_up[len(gate_up) // 2:], self.w(p + "experts.down_proj")[e]
+        return (self.w(f"{p}experts.{e}.{n}_proj.weight") for n in ("gate", "up", "down"))
+
+    def moe(self, x, p):
+        E, K = self.c["num_experts"], self.c["num_experts_per_tok"]
+        logits = x @ self.w(p + "gate.weight").T
+        prob = np.exp(logits - logits.max(-1, keepdims=True))
+        prob /= prob.sum(-1, keepdims=True)
+        order = np.argsort(-prob, axis=-1, kind="stable")  # of equals, the lowest number first
+        if K < E:
+            ranked = np.take_along_axis(logits, order, -1)
+            self.routing_margin = min(self.routing_margin, (ranked[:, K - 1] - ranked[:, K]).min())
+        y = np.zeros_like(x)
+        for t in range(len(x)):
+            chosen = order[t, :K]
+            for e in chosen:
+                y[t] += prob[t, e] / prob[t, chosen].sum() * self.swiglu(x[t], *self.expert(p, e))
+        s = self.swiglu(x, *(self.w(f"{p}shared_expert.{n}_proj.weight") for n in ("gate", "up", "down")))
+        return y + sigmoid(x @ self.w(p + "shared_expert_gate.weight").T) * s
 
     def full(self, i):
         types = self.c.get("layer_types")
@@ -172,8 +221,7 @@ class Model:
             x = self.norm(h, p + "input_layernorm.weight")
             h = h + (self.attention(x, p + "self_attn.", st) if self.full(i) else self.delta(x, p + "linear_attn.", st))
             x = self.norm(h, p + "post_attention_layernorm.weight")
-            a = silu(x @ self.w(p + "mlp.gate_proj.weight").T) * (x @ self.w(p + "mlp.up_proj.weight").T)
-            h = h + a @ self.w(p + "mlp.down_proj.weight").T
+            h = h + self.mlp(x, p + "mlp.")
         return self.norm(h, "norm.weight") @ self.head.T
 
     def greedy(self, last, state, count):
@@ -189,11 +237,13 @@ class Model:
 def run_cases(model, cases, stem):
     with open(stem + ".f32", "wb") as f:
         for case in cases:
-            state = model.new_state()
+            state, model.routing_margin = model.new_state(), np.inf
             logits = model.forward(case["ids"], state)
             f.write(logits[case["rows"]].astype("<f4").tobytes())
             case["range"] = float(logits.max() - logits.min())
             case["greedy_ids"], case["greedy_margin"] = model.greedy(logits[-1], state, case.pop("greedy"))
+            if np.isfinite(model.routing_margin):
+                case["routing_margin"] = float(model.routing_margin)
     with open(stem + ".json", "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 

@@ -25,7 +25,8 @@ static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 static const char *const text_prefixes[] = {"model.language_model.", "language_model.model.",
                                             "model."};
-static const char *const head_names[] = {"lm_head.weight", "language_model.lm_head.weight"};
+static const char *const head_keys[] = {"lm_head", "language_model.lm_head"};
+static const char *const head_ends[] = {"trellis", "weight"};
 static const char *const vision_prefixes[] = {"model.visual.", "visual."};
 
 struct checkpoint {
@@ -37,12 +38,19 @@ struct checkpoint {
     const struct safetensors_tensor **tensors; // all files', by name
     uint32_t tensors_count;
     const struct safetensors_tensor *head; // NULL when tied
+    char *head_key; // of the linear that it belongs to, the embedding when tied
     struct checkpoint_info info;
 };
 
 static char *join(const char *dir, const char *name) {
     struct strbuf b = {0};
     strbuf_printf(&b, "%s/%s", dir, name);
+    return strbuf_take(&b);
+}
+
+static char *join_key(const char *prefix, const char *name) {
+    struct strbuf b = {0};
+    strbuf_printf(&b, "%s%s", prefix, name);
     return strbuf_take(&b);
 }
 
@@ -275,6 +283,37 @@ static bool has_prefix(const char *s, const char *prefix) {
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
+// Whether a tensor is one of a linear's.
+static bool is_of(const char *name, const char *key) {
+    return has_prefix(name, key) && name[strlen(key)] == '.';
+}
+
+static void find_head(struct checkpoint *c) {
+    size_t i;
+    for (i = 0; i < 4 && !c->head; i++) {
+        struct strbuf name = {0};
+        strbuf_printf(&name, "%s.%s", head_keys[i / 2], head_ends[i % 2]);
+        c->head = checkpoint_find(c, strbuf_str(&name));
+        strbuf_fini(&name);
+    }
+    c->info.tied = !c->head;
+    if (c->head)
+        c->head_key = mem_strdup(head_keys[(i - 1) / 2]);
+    else
+        c->head_key = join_key(c->info.text_prefix, "embed_tokens");
+}
+
+// What a tensor adds to the parameters of the model: a trellis its weights, what goes with it nothing.
+static uint64_t parameters_of(const struct safetensors_tensor *t) {
+    static const char *const with[] = {"suh", "svh", "su", "sv", "mcg", "mul1"};
+    const char *dot = strrchr(t->name, '.');
+    if (!dot) return t->elements;
+    if (!strcmp(dot + 1, "trellis") && t->dims_count == 3) return t->dims[0] * t->dims[1] * 256;
+    for (size_t i = 0; i < sizeof with / sizeof with[0]; i++)
+        if (!strcmp(dot + 1, with[i])) return 0;
+    return t->elements;
+}
+
 static void count_tensor(struct checkpoint_info *info, const struct safetensors_tensor *t,
                          bool head) {
     bool vision = false;
@@ -289,21 +328,34 @@ static void count_tensor(struct checkpoint_info *info, const struct safetensors_
     } else if (head || has_prefix(t->name, info->text_prefix)) {
         info->text_tensors++;
         info->text_bytes += t->bytes;
-        info->text_parameters += t->elements;
+        info->text_parameters += parameters_of(t);
     } else {
         info->other_tensors++;
+    }
+}
+
+static bool has_single(const struct checkpoint *c, uint32_t layer) {
+    return checkpoint_text(c, "layers.%u.mlp.experts.0.gate_proj.weight", layer) ||
+           checkpoint_text(c, "layers.%u.mlp.experts.0.gate_proj.trellis", layer);
+}
+
+static void count_experts(struct checkpoint *c) {
+    for (uint32_t i = 0; c->config.moe && i < c->config.layers; i++) {
+        bool packed = checkpoint_experts(c, i) == CHECKPOINT_EXPERTS_PACKED;
+        c->info.packed_layers += packed;
+        c->info.single_layers += !packed;
+        c->info.both_layers += packed && has_single(c, i);
     }
 }
 
 static int read_parts(struct checkpoint *c, struct err *e) {
     int st = find_prefix(c, e);
     if (st) return st;
-    for (size_t i = 0; i < sizeof head_names / sizeof head_names[0] && !c->head; i++)
-        c->head = checkpoint_find(c, head_names[i]);
-    c->info.tied = !c->head;
+    find_head(c);
     c->info.files = c->files_count;
     for (uint32_t i = 0; i < c->tensors_count; i++)
-        count_tensor(&c->info, c->tensors[i], c->tensors[i] == c->head);
+        count_tensor(&c->info, c->tensors[i], c->head && is_of(c->tensors[i]->name, c->head_key));
+    count_experts(c);
     return ST_OK;
 }
 
@@ -337,6 +389,7 @@ void checkpoint_close(struct checkpoint *c) {
     for (uint32_t i = 0; i < c->files_count; i++) safetensors_close(c->files[i]);
     free(c->files);
     free(c->tensors);
+    free(c->head_key);
     strbuf_fini(&c->config_text);
     free(c->dir);
     free(c);
@@ -372,6 +425,17 @@ const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, con
 
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c) {
     return c->head ? c->head : checkpoint_text(c, "embed_tokens.weight");
+}
+
+const char *checkpoint_head_key(const struct checkpoint *c) {
+    return c->head_key;
+}
+
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer) {
+    // Either half will do: the missing one is then asked for by name.
+    bool packed = checkpoint_text(c, "layers.%u.mlp.experts.gate_up_proj", layer) ||
+                  checkpoint_text(c, "layers.%u.mlp.experts.down_proj", layer);
+    return packed ? CHECKPOINT_EXPERTS_PACKED : CHECKPOINT_EXPERTS_SINGLE;
 }
 
 uint32_t checkpoint_count(const struct checkpoint *c) {

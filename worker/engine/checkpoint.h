@@ -5,7 +5,7 @@
  *
  * Names: the text tower's prefix is found by probing for embed_tokens.weight, so all layouts of the family read alike:
  *   model.language_model. (multimodal)   model. (text only)   language_model.model. (other tools' packs)
- * The head is tied when there is no lm_head.weight, whatever the config says. Tensors of the vision tower (model.visual.,
+ * The head is tied when there is neither lm_head.weight nor lm_head.trellis, whatever the config says. Tensors of the vision tower (model.visual.,
  * visual.) and of the MTP head (mtp.) are recognised and counted; those of no part at all are counted as "other".
  *
  * Immutable once open, so any thread may read. Data is a mapping: pages are read when touched. */
@@ -33,6 +33,8 @@ struct checkpoint_info {
     uint64_t text_parameters; // elements of the text tensors, head included, MTP not
     uint64_t text_bytes, mtp_bytes, total_bytes;
     bool tied;
+    // Layers by the form of their routed experts (checkpoint_experts); of the packed ones, those that have both.
+    uint32_t packed_layers, single_layers, both_layers;
 };
 
 // ST_NOT_FOUND, ST_IO: folder or file; ST_CORRUPT: their contents; ST_UNSUPPORTED: another family or form of weights.
@@ -47,15 +49,22 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-// The head: lm_head.weight, or the embedding when tied.
+// The head: lm_head.trellis, else lm_head.weight, or the embedding when tied. Key: for checkpoint_linear, "lm_head".
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c);
+const char *checkpoint_head_key(const struct checkpoint *c);
+
+/* How a layer holds its routed experts: all of them in experts.gate_up_proj [X, 2 I, D] (rows 0 .. I-1 gate, then up) and
+ * experts.down_proj [X, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
+ * hold both forms, so it is looked up layer by layer; a layer with both is taken as packed, the published form. */
+enum checkpoint_experts { CHECKPOINT_EXPERTS_SINGLE, CHECKPOINT_EXPERTS_PACKED };
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer);
 
 // All tensors of the checkpoint, by name.
 uint32_t checkpoint_count(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_at(const struct checkpoint *c, uint32_t idx);
 
-// Every tensor that a dense text model of this config needs is there, with its shape and as BF16, F16 or F32.
-// ST_UNSUPPORTED for experts and for quantised tensors.
+// Every tensor that a text model of this config needs is there, with its shape and as BF16, F16 or F32; linears may be
+// EXL3 (checkpoint_linear.h). ST_UNSUPPORTED for other quantised tensors.
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e);
 
 /* Identity of the weights, for fingerprints: SHA-256 over config.json, then for each file in the order of their names:

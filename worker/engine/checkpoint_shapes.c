@@ -1,10 +1,11 @@
-/* checkpoint_shapes: the tensors that a dense text model needs, one line each, checked against the files. */
+/* checkpoint_shapes: the tensors that a text model needs, one line each, checked against the files. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/err.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/checkpoint_linear.h"
 
 enum { NAME_BYTES = 128, SHAPE_BYTES = 96 };
 
@@ -27,6 +28,8 @@ static int refuse_missing(struct checker *k, const char *name) {
     int stem = (int)(weight ? n - cut : n);
     const char *form = NULL;
     if (checkpoint_text(c, "%.*s.trellis", stem, name)) form = "EXL3 ('.trellis')";
+    if (checkpoint_text(c, "%.*s.slice.0.trellis", stem, name))
+        form = "EXL3 in slices ('.slice.0.trellis')";
     if (checkpoint_text(c, "%.*s.qweight", stem, name)) form = "GPTQ or AWQ ('.qweight')";
     if (form)
         return err_set(k->e, ST_UNSUPPORTED,
@@ -76,12 +79,52 @@ static void need(struct checker *k, struct shape s, const char *fmt, ...) {
         k->st = refuse_missing(k, name);
 }
 
+static void check_linear(struct checker *k, const char *key, uint64_t rows, uint64_t cols) {
+    char want[SHAPE_BYTES], found[SHAPE_BYTES];
+    struct checkpoint_linear l;
+    k->st = checkpoint_linear(k->c, key, &l, k->e);
+    if (k->st) return;
+    if (!l.half_bits) {
+        check_tensor(k, l.main, (const uint64_t[]){rows, cols}, 2);
+        return;
+    }
+    if (l.rows == rows && l.cols == cols) return;
+    // A trellis counts its channels by 16; what no trellis can have is said in channels.
+    safetensors_shape_text(l.main->dims, 3, found, sizeof found);
+    if (rows % EXL3_BLOCK || cols % EXL3_BLOCK)
+        snprintf(want, sizeof want, "%llu inputs and %llu outputs", (unsigned long long)cols,
+                 (unsigned long long)rows);
+    else
+        snprintf(want, sizeof want, "shape [%llu, %llu, %llu]", (unsigned long long)cols / 16,
+                 (unsigned long long)rows / 16, (unsigned long long)l.main->dims[2]);
+    k->st = err_set(k->e, ST_CORRUPT, "file '%s': tensor '%s': wanted %s, found %s", l.main->path,
+                    l.main->name, want, found);
+}
+
+// A linear of the text tower, plain or EXL3.
+static void need_linear(struct checker *k, uint64_t rows, uint64_t cols, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static void need_linear(struct checker *k, uint64_t rows, uint64_t cols, const char *fmt, ...) {
+    if (k->st) return;
+    const char *prefix = checkpoint_info(k->c)->text_prefix;
+    char key[NAME_BYTES + 32], weight[NAME_BYTES + 64];
+    va_list ap;
+    int n = snprintf(key, sizeof key, "%s", prefix);
+    va_start(ap, fmt);
+    vsnprintf(key + n, sizeof key - (size_t)n, fmt, ap);
+    va_end(ap);
+    check_linear(k, key, rows, cols);
+    if (k->st != ST_NOT_FOUND) return;
+    snprintf(weight, sizeof weight, "%s.weight", key + n);
+    k->st = refuse_missing(k, weight);
+}
+
 static void need_attention(struct checker *k, const struct model_config *m, uint32_t i) {
     uint64_t D = m->hidden, d = m->head_dim, q = m->heads * d, kv = m->kv_heads * d;
-    need(k, (struct shape){{2 * q, D}}, "layers.%u.self_attn.q_proj.weight", i); // query and gate
-    need(k, (struct shape){{kv, D}}, "layers.%u.self_attn.k_proj.weight", i);
-    need(k, (struct shape){{kv, D}}, "layers.%u.self_attn.v_proj.weight", i);
-    need(k, (struct shape){{D, q}}, "layers.%u.self_attn.o_proj.weight", i);
+    need_linear(k, 2 * q, D, "layers.%u.self_attn.q_proj", i); // query and gate
+    need_linear(k, kv, D, "layers.%u.self_attn.k_proj", i);
+    need_linear(k, kv, D, "layers.%u.self_attn.v_proj", i);
+    need_linear(k, D, q, "layers.%u.self_attn.o_proj", i);
     need(k, (struct shape){{d}}, "layers.%u.self_attn.q_norm.weight", i);
     need(k, (struct shape){{d}}, "layers.%u.self_attn.k_norm.weight", i);
 }
@@ -89,43 +132,78 @@ static void need_attention(struct checker *k, const struct model_config *m, uint
 static void need_delta(struct checker *k, const struct model_config *m, uint32_t i) {
     uint64_t D = m->hidden, nv = m->linear_value_heads;
     uint64_t v = model_config_linear_value_width(m), conv = model_config_linear_conv_width(m);
-    need(k, (struct shape){{conv, D}}, "layers.%u.linear_attn.in_proj_qkv.weight", i);
-    need(k, (struct shape){{v, D}}, "layers.%u.linear_attn.in_proj_z.weight", i);
-    need(k, (struct shape){{nv, D}}, "layers.%u.linear_attn.in_proj_b.weight", i);
-    need(k, (struct shape){{nv, D}}, "layers.%u.linear_attn.in_proj_a.weight", i);
+    need_linear(k, conv, D, "layers.%u.linear_attn.in_proj_qkv", i);
+    need_linear(k, v, D, "layers.%u.linear_attn.in_proj_z", i);
+    need_linear(k, nv, D, "layers.%u.linear_attn.in_proj_b", i);
+    need_linear(k, nv, D, "layers.%u.linear_attn.in_proj_a", i);
     need(k, (struct shape){{conv, 1, m->linear_conv}}, "layers.%u.linear_attn.conv1d.weight", i);
     need(k, (struct shape){{nv}}, "layers.%u.linear_attn.A_log", i);
     need(k, (struct shape){{nv}}, "layers.%u.linear_attn.dt_bias", i);
     need(k, (struct shape){{m->linear_value_dim}}, "layers.%u.linear_attn.norm.weight", i);
-    need(k, (struct shape){{D, v}}, "layers.%u.linear_attn.out_proj.weight", i);
+    need_linear(k, D, v, "layers.%u.linear_attn.out_proj", i);
+}
+
+static void need_mlp(struct checker *k, const char *stem, uint64_t D, uint64_t I) {
+    need_linear(k, I, D, "%s.gate_proj", stem);
+    need_linear(k, I, D, "%s.up_proj", stem);
+    need_linear(k, D, I, "%s.down_proj", stem);
+}
+
+static void need_experts(struct checker *k, const struct model_config *m, uint32_t i) {
+    uint64_t D = m->hidden, I = m->expert_width, E = m->experts;
+    char stem[NAME_BYTES / 2];
+    if (checkpoint_experts(k->c, i) == CHECKPOINT_EXPERTS_PACKED) {
+        need(k, (struct shape){{E, 2 * I, D}}, "layers.%u.mlp.experts.gate_up_proj", i);
+        need(k, (struct shape){{E, D, I}}, "layers.%u.mlp.experts.down_proj", i);
+        return;
+    }
+    for (uint32_t e = 0; e < m->experts && !k->st; e++) {
+        snprintf(stem, sizeof stem, "layers.%u.mlp.experts.%u", i, e);
+        need_mlp(k, stem, D, I);
+    }
+    const struct safetensors_tensor *more =
+        checkpoint_text(k->c, "layers.%u.mlp.experts.%u.gate_proj.weight", i, m->experts);
+    if (!more)
+        more = checkpoint_text(k->c, "layers.%u.mlp.experts.%u.gate_proj.trellis", i, m->experts);
+    if (more && !k->st)
+        k->st = err_set(k->e, ST_CORRUPT,
+                        "file '%s': tensor '%s': wanted %u experts (num_experts), found more",
+                        more->path, more->name, m->experts);
+}
+
+static void need_moe(struct checker *k, const struct model_config *m, uint32_t i) {
+    char stem[NAME_BYTES / 2];
+    snprintf(stem, sizeof stem, "layers.%u.mlp.shared_expert", i);
+    need(k, (struct shape){{m->experts, m->hidden}}, "layers.%u.mlp.gate.weight", i);
+    need(k, (struct shape){{1, m->hidden}}, "layers.%u.mlp.shared_expert_gate.weight", i);
+    need_mlp(k, stem, m->hidden, m->shared_expert_width);
+    need_experts(k, m, i);
 }
 
 static void need_layer(struct checker *k, const struct model_config *m, uint32_t i) {
-    uint64_t D = m->hidden, I = m->intermediate;
+    uint64_t D = m->hidden;
+    char stem[NAME_BYTES / 2];
     need(k, (struct shape){{D}}, "layers.%u.input_layernorm.weight", i);
     need(k, (struct shape){{D}}, "layers.%u.post_attention_layernorm.weight", i);
     if (m->full[i])
         need_attention(k, m, i);
     else
         need_delta(k, m, i);
-    need(k, (struct shape){{I, D}}, "layers.%u.mlp.gate_proj.weight", i);
-    need(k, (struct shape){{I, D}}, "layers.%u.mlp.up_proj.weight", i);
-    need(k, (struct shape){{D, I}}, "layers.%u.mlp.down_proj.weight", i);
+    snprintf(stem, sizeof stem, "layers.%u.mlp", i);
+    if (m->moe)
+        need_moe(k, m, i);
+    else
+        need_mlp(k, stem, D, m->intermediate);
 }
 
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e) {
     const struct model_config *m = checkpoint_config(c);
     struct checker k = {c, e, ST_OK};
-    if (m->moe)
-        return err_set(e, ST_UNSUPPORTED,
-                       "model type %s: wanted a dense model, found %u experts (known, not in this "
-                       "build)",
-                       m->model_type, m->experts);
     uint64_t V = m->vocab, D = m->hidden;
     need(&k, (struct shape){{V, D}}, "embed_tokens.weight");
     need(&k, (struct shape){{D}}, "norm.weight");
     for (uint32_t i = 0; i < m->layers && !k.st; i++) need_layer(&k, m, i);
-    if (!k.st) check_tensor(&k, checkpoint_head(c), (const uint64_t[]){V, D}, 2);
+    if (!k.st) check_linear(&k, checkpoint_head_key(c), V, D);
     // More layers than the config says: the files are not this config's.
     if (!k.st && checkpoint_text(c, "layers.%u.input_layernorm.weight", m->layers))
         k.st = err_set(e, ST_CORRUPT,

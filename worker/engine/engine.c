@@ -76,13 +76,28 @@ static uint64_t region_bytes(const struct engine *eng, const char *name) {
     return sum;
 }
 
+// "8 of 256 experts a row; packed in 40 layers, one by one in 0"
+static void fill_experts(struct engine *eng) {
+    const struct model_config *cfg = eng->model.cfg;
+    const struct checkpoint_info *c = checkpoint_info(eng->ckpt);
+    eng->info.experts_rule = eng->experts_rule;
+    if (!cfg->moe) return;
+    int n = snprintf(eng->experts_rule, sizeof eng->experts_rule,
+                     "%u of %u experts a row; packed in %u layers, one by one in %u",
+                     cfg->experts_per_token, cfg->experts, c->packed_layers, c->single_layers);
+    if (c->both_layers)
+        snprintf(eng->experts_rule + n, sizeof eng->experts_rule - (size_t)n,
+                 "; %u layers have both forms, packed taken", c->both_layers);
+}
+
 static void fill_info(struct engine *eng) {
     const struct model *m = &eng->model;
     struct engine_info *info = &eng->info;
     const char *kv = m->lim.kv_dtype == DTYPE_F32 ? "f32" : "bf16";
     snprintf(eng->kv_rule, sizeof eng->kv_rule, "kv=%s state=f32 conv=f32", kv);
     checkpoint_digest(eng->ckpt, eng->digest);
-    info->model_type = "qwen3_5";
+    fill_experts(eng);
+    info->model_type = m->cfg->moe ? "qwen3_5_moe" : "qwen3_5";
     info->device = eng->ops.device;
     info->variant = eng->ops.variant;
     info->vocab_size = eng->vocab.size;
@@ -97,8 +112,8 @@ static void fill_info(struct engine *eng) {
     info->weights_bytes = m->w.bytes;
     info->kv_bytes = region_bytes(eng, "kv blocks");
     info->state_bytes = region_bytes(eng, "stream states");
-    info->scratch_bytes = region_bytes(eng, "scratch") + region_bytes(eng, "logits") +
-                          region_bytes(eng, "window record");
+    info->scratch_bytes = region_bytes(eng, "scratch") + region_bytes(eng, "expert scratch") +
+                          region_bytes(eng, "logits") + region_bytes(eng, "window record");
     info->checkpoint_digest = eng->digest;
     info->kv_rule = eng->kv_rule;
     info->rope_rule = m->rope.text;
@@ -175,10 +190,9 @@ const struct engine_info *engine_info(struct engine *eng) {
     return &eng->info;
 }
 
-static int check_vocab(const struct engine *eng, const struct engine_range *used,
-                       uint32_t used_count, const uint32_t *stop_ids, uint32_t stop_count,
-                       struct err *e) {
-    if (eng->handles) return err_set(e, ST_INVAL, "vocabulary: wanted before the first request");
+static int check_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
+                       const uint32_t *stop_ids, uint32_t stop_count, struct err *e) {
+    if (!engine_idle(eng)) return err_set(e, ST_INVAL, "vocabulary: wanted while no stream lives");
     if (!used_count) return err_set(e, ST_INVAL, "vocabulary: wanted ids in use, found none");
     for (uint32_t i = 0; i < used_count; i++)
         if (!used[i].count || (uint64_t)used[i].first + used[i].count > eng->vocab.size)

@@ -55,7 +55,7 @@ struct engine_region { // a part of the device arena, for the start-up report
 };
 
 struct engine_info {
-    const char *model_type; // "qwen3_5"
+    const char *model_type; // "qwen3_5" or "qwen3_5_moe"
     const char *device;     // "cpu", or the GPU's name
     uint32_t vocab_size;    // rows of the head, padding included
     uint32_t context_max, streams_max;
@@ -67,6 +67,8 @@ struct engine_info {
     const char *variant;             // of the backend's code: "avx512"; never changes a bit
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    const char *
+        experts_rule; // how the routed experts are held, and what was taken where both forms are; "" without
     const struct engine_region *regions; // of the device arena, in its order
     uint32_t regions_count;
 };
@@ -92,7 +94,8 @@ struct engine_request { // everything is copied by engine_submit
 struct engine_range {
     uint32_t first, count;
 };
-// Which ids may be drawn (the rest of the padded head is masked) and which end a reply. Copied. Before the first submit.
+// Which ids may be drawn (the rest of the padded head is masked) and which end a reply. Copied. Only while no
+// stream lives (ST_INVAL): a worker that joins another router is told anew.
 int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32_t used_count,
                      const uint32_t *stop_ids, uint32_t stop_count, struct err *e);
 

@@ -43,7 +43,7 @@ struct engine {
 
     struct engine_info info;
     struct engine_region regions[CARVE_REGIONS_MAX];
-    char digest[CHECKPOINT_DIGEST_HEX_BYTES], kv_rule[100];
+    char digest[CHECKPOINT_DIGEST_HEX_BYTES], kv_rule[100], experts_rule[160];
 };
 
 // Slot and pages for a checked request; the stream is open and at row 0. ST_FULL, ST_INVAL.

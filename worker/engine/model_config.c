@@ -160,31 +160,50 @@ static void read_family(struct reader *r, struct model_config *c) {
     snprintf(c->model_type, sizeof c->model_type, "%s", s);
 }
 
-// Weights in a form other than plain safetensors: known ones are refused by name.
-static void refuse_quantised(struct reader *r) {
+// EXL3: the tensors say which linears, and how (checkpoint_linear.h). Of what stands here, the average is kept for reports;
+// packs of other tools that rotate or cut the weights in ways of their own are refused.
+static void read_exl3(struct reader *r, const json_t *q, struct model_config *c) {
+    static const char *const others[] = {"rotation_layout", "tensor_parallel_size", "rank_sliced"};
+    char found[JSON_TEXT_BYTES];
+    const json_t *bits = json_object_get(q, "bits");
+    c->exl3 = true;
+    c->exl3_bits = json_is_number(bits) ? json_number_value(bits) : 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (json_object_get(q, others[i]))
+            refuse(r, ST_UNSUPPORTED, "quantization_config",
+                   "wanted EXL3 as ExLlamaV3 writes it, found %s %s", others[i],
+                   json_text(found, json_object_get(q, others[i])));
+}
+
+// Weights in a form other than plain safetensors and EXL3: known ones are refused by name.
+static void read_quantisation(struct reader *r, struct model_config *c) {
     static const struct {
         const char *method, *name;
-    } known[] = {{"exl3", "EXL3"},
-                 {"fp8", "FP8 with block scales"},
-                 {"gguf", "GGUF"},
-                 {"mlx", "MLX affine"}};
+    } known[] = {{"fp8", "FP8 with block scales"}, {"gguf", "GGUF"}, {"mlx", "MLX affine"}};
     char found[JSON_TEXT_BYTES];
     if (get(r, "quantization")) // the key of MLX's converter
         refuse(r, ST_UNSUPPORTED, "quantization",
-               "wanted plain weights, found MLX affine quantisation (known, not in this build)");
+               "wanted plain weights or EXL3, found MLX affine quantisation (known, not in this "
+               "build)");
     const json_t *q = get_object(r, "quantization_config");
     if (!q) return;
     const json_t *method = json_object_get(q, "quant_method");
     const char *s = json_is_string(method) ? json_string_value(method) : "";
+    if (strcmp(s, "exl3") == 0) {
+        read_exl3(r, q, c);
+        return;
+    }
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(s, known[i].method) == 0)
             refuse(r, ST_UNSUPPORTED, "quantization_config.quant_method",
-                   "wanted plain weights, found %s (known, not in this build)", known[i].name);
+                   "wanted plain weights or EXL3, found %s (known, not in this build)",
+                   known[i].name);
     if (!method && json_object_get(q, "group_size"))
         refuse(r, ST_UNSUPPORTED, "quantization_config",
-               "wanted plain weights, found MLX affine quantisation (known, not in this build)");
+               "wanted plain weights or EXL3, found MLX affine quantisation (known, not in this "
+               "build)");
     refuse(r, ST_UNSUPPORTED, "quantization_config.quant_method",
-           "wanted plain weights, found %s (not supported)", json_text(found, method));
+           "wanted plain weights or EXL3, found %s (not supported)", json_text(found, method));
 }
 
 static void read_sizes(struct reader *r, struct model_config *c) {
@@ -205,6 +224,20 @@ static void read_sizes(struct reader *r, struct model_config *c) {
     c->mtp_dedicated_embeddings = get_bool(r, "mtp_use_dedicated_embeddings", false);
 }
 
+// Keys of older families. The published models have none of them; with these values they would mean the same.
+static void refuse_routing(struct reader *r) {
+    char found[JSON_TEXT_BYTES];
+    const json_t *dense = get(r, "mlp_only_layers");
+    if (dense && (!json_is_array(dense) || json_array_size(dense)))
+        refuse(r, ST_UNSUPPORTED, "mlp_only_layers", "wanted none, found %s",
+               json_text(found, dense));
+    if (get_u32(r, "decoder_sparse_step", 1, 1, MODEL_LAYERS_MAX) != 1)
+        refuse(r, ST_UNSUPPORTED, "decoder_sparse_step", "wanted 1, found %s",
+               json_text(found, get(r, "decoder_sparse_step")));
+    if (!get_bool(r, "norm_topk_prob", true))
+        refuse(r, ST_UNSUPPORTED, "norm_topk_prob", "wanted true, found false");
+}
+
 static void read_mlp(struct reader *r, struct model_config *c) {
     c->moe = strncmp(c->model_type, "qwen3_5_moe", 11) == 0 ||
              get_u32(r, "num_experts", 0, 0, MODEL_EXPERTS_MAX) > 0;
@@ -216,6 +249,7 @@ static void read_mlp(struct reader *r, struct model_config *c) {
     c->experts_per_token = get_u32(r, "num_experts_per_tok", 8, 1, MODEL_EXPERTS_MAX);
     c->expert_width = get_u32(r, "moe_intermediate_size", 512, 1, MODEL_WIDTH_MAX);
     c->shared_expert_width = get_u32(r, "shared_expert_intermediate_size", 512, 1, MODEL_WIDTH_MAX);
+    refuse_routing(r);
     if (c->experts_per_token > c->experts)
         refuse(r, ST_CORRUPT, "num_experts_per_tok", "wanted at most %u (num_experts), found %u",
                c->experts, c->experts_per_token);
@@ -350,7 +384,7 @@ static void read_ids(struct reader *top, struct reader *text, struct model_confi
 
 static void read_text(struct reader *top, struct reader *r, struct model_config *c) {
     if (c->multimodal) get_word(r, "model_type", "", "qwen3_5_text|qwen3_5_moe_text");
-    if (c->multimodal) refuse_quantised(r);
+    if (c->multimodal) read_quantisation(r, c);
     read_sizes(r, c);
     read_mlp(r, c);
     refuse_forms(r);
@@ -382,7 +416,7 @@ int model_config_parse(struct model_config *ret, const char *path, const char *j
         goto out;
     }
     read_family(&top, &c);
-    refuse_quantised(&top);
+    read_quantisation(&top, &c);
     text.obj = get_object(&top, "text_config");
     c.multimodal = text.obj != NULL;
     if (!st) read_text(&top, c.multimodal ? &text : &top, &c);

@@ -65,7 +65,9 @@ struct model_config {
     bool tied; // what the file says; the tensors have the final word (checkpoint_head)
     // moe only, else 0
     uint32_t experts, experts_per_token, expert_width, shared_expert_width;
-    char dtype[16]; // "bfloat16"; of the file, for reports
+    bool exl3;        // quantization_config says so; the tensors have the final word
+    double exl3_bits; // the average a weight that it gives, 0: none
+    char dtype[16];   // "bfloat16"; of the file, for reports
     char state_dtype[16];
     // multimodal only, else -1
     int64_t image_id, video_id, vision_start_id, vision_end_id;

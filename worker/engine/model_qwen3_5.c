@@ -13,6 +13,9 @@
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
+#include "kernels/moe/expert_sum.h"
+#include "kernels/moe/experts.h"
+#include "kernels/moe/router.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
@@ -41,8 +44,6 @@ static int check_sizes(const struct model_config *c, struct err *e) {
         if (rules[i].value % rules[i].step || rules[i].value > rules[i].max)
             return err_set(e, ST_UNSUPPORTED, "%s: wanted a multiple of %u up to %u, found %u",
                            rules[i].name, rules[i].step, rules[i].max, rules[i].value);
-    if (c->moe)
-        return err_set(e, ST_UNSUPPORTED, "num_experts: wanted a dense model, found experts");
     return ST_OK;
 }
 
@@ -85,6 +86,11 @@ uint64_t model_kv_page_bytes(const struct model *m) {
     return page_bytes(m) * 2 * m->full_layers;
 }
 
+// Of the MLP that every row goes through: the dense one, or the shared expert.
+static uint32_t mlp_width(const struct model *m) {
+    return m->cfg->moe ? m->cfg->shared_expert_width : m->cfg->intermediate;
+}
+
 // The mixers and the MLP never live together, so their rows lie over one another.
 static void carve_scratch(struct model *m, struct carve *c) {
     uint64_t t = m->lim.rows_max, nv = m->cfg->linear_value_heads;
@@ -106,9 +112,31 @@ static void carve_scratch(struct model *m, struct carve *c) {
     m->delta.b = carve_take(c, t * nv * F32);
     m->delta.gates = carve_take(c, t * 2 * nv * F32);
     carve_back(c, mark);
-    m->mlp.gate = carve_take(c, t * m->cfg->intermediate * F32);
-    m->mlp.up = carve_take(c, t * m->cfg->intermediate * F32);
+    m->mlp.gate = carve_take(c, t * mlp_width(m) * F32);
+    m->mlp.up = carve_take(c, t * mlp_width(m) * F32);
     carve_join(c);
+}
+
+static struct experts_args experts_args(const struct model *m, uint32_t rows) {
+    return (struct experts_args){.rows = rows,
+                                 .dim = m->cfg->hidden,
+                                 .width = m->cfg->expert_width,
+                                 .count = m->cfg->experts,
+                                 .per_token = m->cfg->experts_per_token};
+}
+
+// Behind the union: the experts live beside the shared expert's rows.
+static void carve_experts(struct model *m, struct carve *c) {
+    uint64_t t = m->lim.rows_max, e = m->cfg->experts, k = m->cfg->experts_per_token;
+    struct experts_args args = experts_args(m, m->lim.rows_max);
+    carve_begin(c, "expert scratch");
+    m->moe.logits = carve_take(c, t * e * F32);
+    m->moe.gate = carve_take(c, t * F32);
+    m->moe.picks = carve_take(c, t * k * sizeof(uint32_t));
+    m->moe.weights = carve_take(c, t * k * F32);
+    m->moe.routed = carve_take(c, t * m->cfg->hidden * F32);
+    m->moe.shared = carve_take(c, t * m->cfg->hidden * F32);
+    m->moe.scratch = carve_take(c, m->ops->experts_room(m->ops->ctx, &args));
 }
 
 static void carve_record(struct model *m, struct carve *c) {
@@ -128,6 +156,7 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     m->page_table =
         carve_take(c, (uint64_t)m->lim.slots * m->lim.pages_per_slot * sizeof(uint32_t));
     carve_scratch(m, c);
+    if (m->cfg->moe) carve_experts(m, c);
     carve_begin(c, "logits");
     m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
@@ -305,18 +334,63 @@ static void delta_mixer(struct model *m, const struct delta_weights *w, const st
     add_linear(m, m->delta.o, &w->out, r->rows);
 }
 
-static void mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
+static void swiglu(struct model *m, uint32_t rows) {
+    m->ops->swiglu(m->ops->ctx, &(struct swiglu_args){.gate = m->mlp.gate,
+                                                      .up = m->mlp.up,
+                                                      .y = m->mlp.gate,
+                                                      .rows = rows,
+                                                      .dim = mlp_width(m)});
+}
+
+static void dense_mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
                                                       .rows = rows,
                                                       .parts_count = 2,
                                                       .parts = {{.w = l->gate, .y = m->mlp.gate},
                                                                 {.w = l->up, .y = m->mlp.up}}});
-    m->ops->swiglu(m->ops->ctx, &(struct swiglu_args){.gate = m->mlp.gate,
-                                                      .up = m->mlp.up,
-                                                      .y = m->mlp.gate,
-                                                      .rows = rows,
-                                                      .dim = m->cfg->intermediate});
+    swiglu(m, rows);
     add_linear(m, m->mlp.gate, &l->down, rows);
+}
+
+static void routed_experts(struct model *m, const struct moe_weights *w, uint32_t rows) {
+    struct experts_args args = experts_args(m, rows);
+    m->ops->router(m->ops->ctx, &(struct router_args){.logits = m->moe.logits,
+                                                      .experts = m->moe.picks,
+                                                      .weights = m->moe.weights,
+                                                      .rows = rows,
+                                                      .count = args.count,
+                                                      .per_token = args.per_token});
+    args.x = m->x;
+    args.experts = m->moe.picks;
+    args.weights = m->moe.weights;
+    args.y = m->moe.routed;
+    args.scratch = m->moe.scratch;
+    args.table = w->experts;
+    m->ops->experts(m->ops->ctx, &args);
+}
+
+static void moe_mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
+    m->ops->linear(m->ops->ctx,
+                   &(struct linear_args){.x = m->x,
+                                         .rows = rows,
+                                         .parts_count = 4,
+                                         .parts = {{.w = l->moe.router, .y = m->moe.logits},
+                                                   {.w = l->moe.shared_gate, .y = m->moe.gate},
+                                                   {.w = l->gate, .y = m->mlp.gate},
+                                                   {.w = l->up, .y = m->mlp.up}}});
+    routed_experts(m, &l->moe, rows);
+    swiglu(m, rows);
+    m->ops->linear(m->ops->ctx,
+                   &(struct linear_args){.x = m->mlp.gate,
+                                         .rows = rows,
+                                         .parts_count = 1,
+                                         .parts = {{.w = l->down, .y = m->moe.shared}}});
+    m->ops->expert_sum(m->ops->ctx, &(struct expert_sum_args){.h = m->h,
+                                                              .routed = m->moe.routed,
+                                                              .shared = m->moe.shared,
+                                                              .gate = m->moe.gate,
+                                                              .rows = rows,
+                                                              .dim = m->cfg->hidden});
 }
 
 void model_forward(struct model *m, const struct round *r) {
@@ -339,7 +413,10 @@ void model_forward(struct model *m, const struct round *r) {
         else
             delta_mixer(m, &l->delta, r, delta_idx++);
         rmsnorm(m, l->post_scale, r->rows);
-        mlp(m, l, r->rows);
+        if (m->cfg->moe)
+            moe_mlp(m, l, r->rows);
+        else
+            dense_mlp(m, l, r->rows);
     }
 }
 

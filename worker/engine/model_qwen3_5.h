@@ -1,4 +1,4 @@
-/* model_qwen3_5: the forward of the dense model over the table of operations, and the device memory it works in.
+/* model_qwen3_5: the forward of the dense and of the mixture-of-experts model over the table of operations, and the device memory it works in.
  *
  * Per stream it keeps, in the slot of that stream: for each DeltaNet layer the matrix S of every value head and the last
  * inputs of the convolution, in one block per slot (so that saving a state is one copy); for each attention layer keys
@@ -52,8 +52,13 @@ struct model {
         devptr m, z, b, a, qkv, gates, o;
     } delta;
     struct {
-        devptr gate, up;
+        devptr gate, up; // with experts: of the shared one
     } mlp;
+    struct {
+        devptr logits, gate, picks, weights; // of the router; the shared expert's gate
+        devptr routed, shared;               // answers
+        devptr scratch;                      // the operation's own
+    } moe;
     devptr head_x, logits;
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs;

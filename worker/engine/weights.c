@@ -2,17 +2,21 @@
 #include "worker/engine/weights.h"
 #include "common/err.h"
 #include "common/mem.h"
+#include "common/strbuf.h"
 #include "kernels/delta/conv.h"
+#include "kernels/linear/exl3_signs.h"
 #include "kernels/math_f64.h"
 #include "kernels/ops.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/checkpoint_linear.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum vector_kind { VECTOR_PLAIN, VECTOR_ONE_PLUS, VECTOR_NEG_EXP, VECTOR_CONV };
+enum vector_kind { VECTOR_PLAIN, VECTOR_ONE_PLUS, VECTOR_NEG_EXP, VECTOR_CONV, VECTOR_HALF };
 
 struct visit {
     struct weights *w;
@@ -37,20 +41,33 @@ static void touch(const void *p, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) (void)b[i];
 }
 
-static void matrix_of(struct visit *v, struct weight *ret, const struct safetensors_tensor *t) {
-    assert(t && t->dims_count == 2);
+// Where a whole tensor stands on the device. First pass: carved, or 0; second: filled, room being what the first gave.
+static devptr place(struct visit *v, const struct safetensors_tensor *t, devptr room) {
     if (v->carve) {
-        uint64_t room = v->ops->weight_room(v->ops->ctx, t->bytes);
-        *ret = (struct weight){.data = room ? carve_take(v->carve, room) : 0,
-                               .dtype = dtype_of(t),
-                               .rows = (uint32_t)t->dims[0],
-                               .cols = (uint32_t)t->dims[1]};
-        return;
+        uint64_t bytes = v->ops->weight_room(v->ops->ctx, t->bytes);
+        return bytes ? carve_take(v->carve, bytes) : 0;
     }
     touch(t->data, t->bytes);
-    ret->data = v->ops->weight_put(v->ops->ctx, ret->data, t->data, t->bytes);
+    devptr p = v->ops->weight_put(v->ops->ctx, room, t->data, t->bytes);
     v->done_bytes += t->bytes;
     if (v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
+    return p;
+}
+
+static void matrix_of(struct visit *v, struct weight *ret, const struct safetensors_tensor *t) {
+    assert(t && t->dims_count == 2);
+    *ret = (struct weight){.data = place(v, t, ret->data),
+                           .dtype = dtype_of(t),
+                           .rows = (uint32_t)t->dims[0],
+                           .cols = (uint32_t)t->dims[1]};
+}
+
+// To the nearest fp16 number, ties to even.
+static float to_half(float x) {
+    int e;
+    frexpf(x, &e);
+    float step = ldexpf(1, e - 11 < -24 ? -24 : e - 11), r = rintf(x / step) * step;
+    return fabsf(r) > 65504 ? copysignf(INFINITY, x) : r;
 }
 
 static void convert(float *x, const struct safetensors_tensor *t, enum vector_kind kind) {
@@ -66,6 +83,7 @@ static void convert(float *x, const struct safetensors_tensor *t, enum vector_ki
     safetensors_to_f32(t, 0, n, x);
     for (uint64_t i = 0; i < n; i++) {
         if (kind == VECTOR_ONE_PLUS) x[i] = 1.0f + x[i];
+        if (kind == VECTOR_HALF) x[i] = to_half(x[i]);
         if (kind == VECTOR_NEG_EXP) x[i] = (float)-math_f64_exp((double)x[i]);
     }
 }
@@ -87,25 +105,118 @@ static const struct safetensors_tensor *find(struct visit *v, uint32_t layer, co
     return checkpoint_text(v->c, "layers.%u.%s", layer, name);
 }
 
+// An EXL3 weight's factors of inputs or outputs: as they stand, or unpacked from their signs. room: as in place.
+static devptr factors_of(struct visit *v, const struct safetensors_tensor *t, uint64_t count,
+                         devptr room) {
+    uint16_t *f;
+    if (t->dtype == SAFETENSORS_F16) return place(v, t, room);
+    if (v->carve) return carve_take(v->carve, count * sizeof *f);
+    f = mem_alloc(count * sizeof *f);
+    for (uint64_t i = 0; i < count; i++) f[i] = exl3_sign(t->data, i);
+    v->ops->write(v->ops->ctx, room, f, count * sizeof *f);
+    free(f);
+    return room;
+}
+
+// A linear layer in whatever form the files have it. key: its full name. Its shape has been checked.
+static void linear_of(struct visit *v, struct weight *ret, const char *key) {
+    struct checkpoint_linear l = {0};
+    struct err e = {0};
+    struct exl3 *q = &ret->exl3;
+    int st = checkpoint_linear(v->c, key, &l, &e);
+    assert(!st);
+    if (!l.half_bits) {
+        matrix_of(v, ret, l.main);
+        return;
+    }
+    ret->data = place(v, l.main, ret->data);
+    ret->rows = (uint32_t)l.rows;
+    ret->cols = (uint32_t)l.cols;
+    q->half_bits = l.half_bits;
+    q->codebook = l.codebook;
+    q->suh = factors_of(v, l.in_factors, l.cols, q->suh);
+    q->svh = factors_of(v, l.out_factors, l.rows, q->svh);
+    if (l.bias) vector_of(v, &q->bias, l.bias, VECTOR_HALF);
+}
+
+static void text_linear(struct visit *v, struct weight *ret, uint32_t layer, const char *name) {
+    struct strbuf key = {0};
+    strbuf_printf(&key, "%slayers.%u.%s", checkpoint_info(v->c)->text_prefix, layer, name);
+    linear_of(v, ret, strbuf_str(&key));
+    strbuf_fini(&key);
+}
+
 static void visit_attn(struct visit *v, uint32_t i, struct attn_weights *a) {
-    matrix_of(v, &a->q, find(v, i, "self_attn.q_proj.weight"));
-    matrix_of(v, &a->k, find(v, i, "self_attn.k_proj.weight"));
-    matrix_of(v, &a->v, find(v, i, "self_attn.v_proj.weight"));
-    matrix_of(v, &a->o, find(v, i, "self_attn.o_proj.weight"));
+    text_linear(v, &a->q, i, "self_attn.q_proj");
+    text_linear(v, &a->k, i, "self_attn.k_proj");
+    text_linear(v, &a->v, i, "self_attn.v_proj");
+    text_linear(v, &a->o, i, "self_attn.o_proj");
     vector_of(v, &a->q_scale, find(v, i, "self_attn.q_norm.weight"), VECTOR_ONE_PLUS);
     vector_of(v, &a->k_scale, find(v, i, "self_attn.k_norm.weight"), VECTOR_ONE_PLUS);
 }
 
 static void visit_delta(struct visit *v, uint32_t i, struct delta_weights *d) {
-    matrix_of(v, &d->qkv, find(v, i, "linear_attn.in_proj_qkv.weight"));
-    matrix_of(v, &d->z, find(v, i, "linear_attn.in_proj_z.weight"));
-    matrix_of(v, &d->b, find(v, i, "linear_attn.in_proj_b.weight"));
-    matrix_of(v, &d->a, find(v, i, "linear_attn.in_proj_a.weight"));
-    matrix_of(v, &d->out, find(v, i, "linear_attn.out_proj.weight"));
+    text_linear(v, &d->qkv, i, "linear_attn.in_proj_qkv");
+    text_linear(v, &d->z, i, "linear_attn.in_proj_z");
+    text_linear(v, &d->b, i, "linear_attn.in_proj_b");
+    text_linear(v, &d->a, i, "linear_attn.in_proj_a");
+    text_linear(v, &d->out, i, "linear_attn.out_proj");
     vector_of(v, &d->conv, find(v, i, "linear_attn.conv1d.weight"), VECTOR_CONV);
     vector_of(v, &d->neg_a, find(v, i, "linear_attn.A_log"), VECTOR_NEG_EXP);
     vector_of(v, &d->dt_bias, find(v, i, "linear_attn.dt_bias"), VECTOR_PLAIN);
     vector_of(v, &d->norm, find(v, i, "linear_attn.norm.weight"), VECTOR_PLAIN);
+}
+
+// One of the matrices side by side in a packed tensor: rows rows from row `first` of the whole.
+static struct weight slice(const struct safetensors_tensor *t, devptr data, uint64_t first,
+                           uint32_t rows) {
+    uint32_t cols = (uint32_t)t->dims[2];
+    enum dtype d = dtype_of(t);
+    return (struct weight){
+        .data = data + first * cols * dtype_bytes(d), .dtype = d, .rows = rows, .cols = cols};
+}
+
+static void visit_packed(struct visit *v, uint32_t i, struct expert *experts) {
+    const struct safetensors_tensor *gate_up = find(v, i, "mlp.experts.gate_up_proj");
+    const struct safetensors_tensor *down = find(v, i, "mlp.experts.down_proj");
+    uint32_t width = (uint32_t)gate_up->dims[1] / 2, dim = (uint32_t)down->dims[1];
+    devptr a = place(v, gate_up, experts[0].gate.data), b = place(v, down, experts[0].down.data);
+    for (uint64_t e = 0; e < gate_up->dims[0]; e++) {
+        experts[e].gate = slice(gate_up, a, e * 2 * width, width);
+        experts[e].up = slice(gate_up, a, (e * 2 + 1) * width, width);
+        experts[e].down = slice(down, b, e * dim, dim);
+    }
+}
+
+static void visit_expert(struct visit *v, uint32_t i, uint32_t e, struct expert *x) {
+    char name[64];
+    const struct {
+        const char *end;
+        struct weight *w;
+    } parts[] = {{"gate_proj", &x->gate}, {"up_proj", &x->up}, {"down_proj", &x->down}};
+    for (int k = 0; k < 3; k++) {
+        snprintf(name, sizeof name, "mlp.experts.%u.%s", e, parts[k].end);
+        text_linear(v, parts[k].w, i, name);
+    }
+}
+
+static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
+    uint32_t count = checkpoint_config(v->c)->experts;
+    matrix_of(v, &l->moe.router, find(v, i, "mlp.gate.weight"));
+    matrix_of(v, &l->moe.shared_gate, find(v, i, "mlp.shared_expert_gate.weight"));
+    text_linear(v, &l->gate, i, "mlp.shared_expert.gate_proj");
+    text_linear(v, &l->up, i, "mlp.shared_expert.up_proj");
+    text_linear(v, &l->down, i, "mlp.shared_expert.down_proj");
+    if (checkpoint_experts(v->c, i) == CHECKPOINT_EXPERTS_PACKED)
+        visit_packed(v, i, l->moe.experts);
+    else
+        for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
+}
+
+static void visit_mlp(struct visit *v, uint32_t i, struct layer_weights *l) {
+    text_linear(v, &l->gate, i, "mlp.gate_proj");
+    text_linear(v, &l->up, i, "mlp.up_proj");
+    text_linear(v, &l->down, i, "mlp.down_proj");
 }
 
 static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
@@ -115,38 +226,53 @@ static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_attn(v, i, &l->attn);
     else
         visit_delta(v, i, &l->delta);
-    matrix_of(v, &l->gate, find(v, i, "mlp.gate_proj.weight"));
-    matrix_of(v, &l->up, find(v, i, "mlp.up_proj.weight"));
-    matrix_of(v, &l->down, find(v, i, "mlp.down_proj.weight"));
+    if (v->w->experts)
+        visit_moe(v, i, l);
+    else
+        visit_mlp(v, i, l);
 }
 
 static void visit_all(struct visit *v) {
-    const struct safetensors_tensor *embed = checkpoint_text(v->c, "embed_tokens.weight");
     struct weights *w = v->w;
-    matrix_of(v, &w->embed, embed);
+    matrix_of(v, &w->embed, checkpoint_text(v->c, "embed_tokens.weight"));
     for (uint32_t i = 0; i < w->layers_count; i++) visit_layer(v, i, &w->layers[i]);
     vector_of(v, &w->final_scale, checkpoint_text(v->c, "norm.weight"), VECTOR_ONE_PLUS);
-    if (checkpoint_head(v->c) == embed)
+    if (checkpoint_info(v->c)->tied)
         w->head = w->embed;
     else
-        matrix_of(v, &w->head, checkpoint_head(v->c));
+        linear_of(v, &w->head, checkpoint_head_key(v->c));
 }
 
 void weights_fini(struct weights *w) {
     free(w->layers);
+    free(w->experts);
     *w = (struct weights){0};
+}
+
+static void make_tables(struct weights *w, const struct model_config *cfg) {
+    w->layers = mem_calloc(cfg->layers, sizeof *w->layers);
+    w->layers_count = cfg->layers;
+    if (cfg->moe) w->experts = mem_calloc((size_t)cfg->layers * cfg->experts, sizeof *w->experts);
+    for (uint32_t i = 0; i < cfg->layers; i++) {
+        w->layers[i].full = cfg->full[i];
+        if (cfg->moe) w->layers[i].moe.experts = w->experts + (size_t)i * cfg->experts;
+    }
 }
 
 void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                    struct carve *carve, uint32_t rope_pairs) {
     const struct model_config *cfg = checkpoint_config(c);
-    if (!w->layers) w->layers = mem_calloc(cfg->layers, sizeof *w->layers);
-    w->layers_count = cfg->layers;
+    if (!w->layers) make_tables(w, cfg);
     w->bytes = checkpoint_info(c)->text_bytes;
-    for (uint32_t i = 0; i < cfg->layers; i++) w->layers[i].full = cfg->full[i];
     carve_begin(carve, "weights");
+    if (w->room && !carve->base) { // measured before
+        carve_take(carve, w->room);
+        return;
+    }
+    uint64_t before = carve->used;
     w->rope_freq = carve_take(carve, rope_pairs * sizeof(float));
     visit_all(&(struct visit){.w = w, .c = c, .ops = ops, .carve = carve});
+    w->room = carve->used - before;
 }
 
 int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,

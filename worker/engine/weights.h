@@ -1,4 +1,4 @@
-/* weights: the tensors of a dense qwen3_5 text model, bound for the device.
+/* weights: the tensors of a qwen3_5 or qwen3_5_moe text model, bound for the device.
  *
  * Matrices stay where the checkpoint maps them (or are moved once to a device without access to host memory); the small
  * vectors are turned into what the operations read: 1 + w for zero-centred norms, -exp(A_log), conv taps side by side.
@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/moe/experts.h"
 #include "kernels/types.h"
 
 struct carve;
@@ -26,12 +27,19 @@ struct delta_weights {
     devptr norm;           // [DV] f32
 };
 
+struct moe_weights {           // nothing in a dense model
+    struct weight router;      // [X, D]
+    struct weight shared_gate; // [1, D]
+    struct expert *experts;    // [X]
+};
+
 struct layer_weights {
     bool full;
-    devptr in_scale, post_scale; // [D] f32
-    struct attn_weights attn;    // full
-    struct delta_weights delta;  // not full
-    struct weight gate, up, down;
+    devptr in_scale, post_scale;  // [D] f32
+    struct attn_weights attn;     // full
+    struct delta_weights delta;   // not full
+    struct weight gate, up, down; // with experts: those of the shared one
+    struct moe_weights moe;
 };
 
 struct weights {
@@ -40,7 +48,9 @@ struct weights {
     devptr rope_freq;          // [R/2] f32
     uint32_t layers_count;
     struct layer_weights *layers;
-    uint64_t bytes; // of the matrices
+    struct expert *experts; // of all layers; NULL in a dense model
+    uint64_t bytes;         // of the matrices
+    uint64_t room;          // on the device, vectors included; 0: not laid out yet
 };
 
 struct weights_load { // progress, and where rope's frequencies come from
@@ -51,7 +61,8 @@ struct weights_load { // progress, and where rope's frequencies come from
 };
 
 void weights_fini(struct weights *w); // zeroed is fine
-// Lays out what the weights need on the device. The checkpoint's shapes have been checked.
+// Lays out what the weights need on the device. The checkpoint's shapes have been checked. Measuring again is quick: a
+// model with experts has a hundred thousand tensors to look up, and a start measures many times.
 void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                    struct carve *carve, uint32_t rope_pairs);
 // Fills what was carved, and reads every page of the matrices once so that no round waits for a disk.

@@ -4,12 +4,13 @@ transformers, which no other test does. The multimodal checkpoint's text tower i
 import glob
 import json
 import os
+import sys
 import tempfile
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, Qwen3_5ForCausalLM
+from transformers import AutoConfig, Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM
 
 import make
 
@@ -24,9 +25,24 @@ def load(folder):
     weights = {k.replace("model.language_model.", "model."): v.float() for k, v in weights.items()
                if not k.startswith(("mtp.", "model.visual."))}
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
-    model = Qwen3_5ForCausalLM(config).float().eval()
+    kind = Qwen3_5MoeForCausalLM if getattr(config, "num_experts", 0) else Qwen3_5ForCausalLM
+    if kind is Qwen3_5MoeForCausalLM:
+        weights = packed(weights, config.num_hidden_layers, config.num_experts)
+    model = kind(config).float().eval()
     model.load_state_dict(weights, strict=True)
     return model
+
+
+def packed(weights, layers, experts):
+    """All experts as transformers holds them in memory."""
+    for i in range(layers):
+        p = f"model.layers.{i}.mlp.experts."
+        if p + "gate_up_proj" in weights:
+            continue
+        one = [[weights.pop(f"{p}{e}.{n}_proj.weight") for n in ("gate", "up", "down")] for e in range(experts)]
+        weights[p + "gate_up_proj"] = torch.stack([torch.cat((gate, up)) for gate, up, _ in one])
+        weights[p + "down_proj"] = torch.stack([down for _, _, down in one])
+    return weights
 
 
 def check(name):
@@ -44,5 +60,5 @@ def check(name):
 
 
 if __name__ == "__main__":
-    for model_name in make.MODELS:
+    for model_name in sys.argv[1:] or make.MODELS:
         check(model_name)

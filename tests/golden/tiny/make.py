@@ -2,8 +2,8 @@
 """make: the tiny random models of the golden test, and their stored answers.
 
     make.py models OUT     writes OUT/<name>/ for each model (the build does this)
-    make.py reference      rewrites <name>.json and <name>.f32 beside this file (by hand, minutes)
-    make.py seeds NAME     looks for a seed whose greedy ids are decided by a clear margin
+    make.py reference [NAME ..]   rewrites <name>.json and <name>.f32 beside this file (by hand, minutes)
+    make.py seeds NAME     looks for a seed whose greedy ids, and experts, are decided by a clear margin
 """
 import os
 import sys
@@ -12,6 +12,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tools"))
+import make_exl3  # noqa: E402
 import make_tiny  # noqa: E402
 import reference  # noqa: E402
 
@@ -28,11 +29,30 @@ MODELS = {
     # small head sizes, fp32 weights, YaRN whose original length the prompts pass
     "yarn": ["--seed", "3", "--vocab", "256", "--hidden", "96", "--intermediate", "160", "--head-dim", "64", "--dk", "32",
              "--dv", "32", "--heads", "3", "--dtype", "f32", "--yarn", "4", "--yarn-original", "64"],
+    # experts packed in one layer and single in the next, text keys at the top, 3 of 11, F16 weights
+    "moe": REAL + ["--seed", "1", "--hidden", "128", "--moe", "mixed", "--experts", "11", "--top-k", "3",
+                   "--expert-width", "48", "--shared-width", "72", "--dtype", "f16"],
+    # the published MoE layout, with a saturated router and shared gate, one expert a row, YaRN
+    "moe-multimodal": REAL + ["--seed", "7", "--hidden", "96", "--moe", "packed", "--experts", "6", "--top-k", "1",
+                              "--layout", "multimodal", "--untied", "--f32-small", "--shards", "2", "--vision", "--mtp",
+                              "--sharp", "--yarn", "2", "--yarn-original", "64"],
+    # EXL3: every width and codebook, packed signs and biases, text keys at the top, a head beside a tied embedding
+    "exl3": REAL + ["--seed", "3", "--hidden", "128", "--intermediate", "256", "--odd", "--codebooks", "mul1,mcg,3inst,mcg",
+                    "--widths", "4,3.5,1,2,6,8,2.5,5,7,1.5,3,4.5,5.5,6.5,7.5", "--head-width", "6"],
+    # EXL3 and plain linears side by side, the multimodal layout in shards, sharpened, the head tied, MTP to pass by
+    "exl3-sharp": REAL + ["--seed", "3", "--hidden", "256", "--sharp", "--heads", "4", "--layout", "multimodal", "--shards",
+                          "3", "--vision", "--mtp", "--f32-small", "--widths", "3,plain,4,5,plain,3.5"],
+    # EXL3 experts, one by one; the last expert's bits are another's
+    "exl3-moe": REAL + ["--seed", "7", "--hidden", "128", "--moe", "single", "--experts", "6", "--top-k", "2",
+                        "--expert-width", "128", "--shared-width", "256", "--untied", "--head-width", "5",
+                        "--widths", "4,4,4,3,2.5"],
 }
 PROMPTS = (1, 37, 200)
 GREEDY = 32
 # The engine is allowed 1e-5 of the range of the logits (about 1e-4): a draw must be decided by more than both sides' error.
 MARGIN = 4e-3
+# Nor may rounding pick the expert of any row: the router's logits differ by more than the error of both sides.
+ROUTING_MARGIN = 1e-4
 
 
 def cases(name):
@@ -43,7 +63,11 @@ def cases(name):
 
 
 def make(name, out, extra=()):
-    make_tiny.write_checkpoint(make_tiny.arguments([out] + MODELS[name] + list(extra)))
+    argv = [out] + MODELS[name] + list(extra)
+    if name.startswith("exl3"):
+        make_exl3.write_checkpoint(*make_exl3.arguments(argv))
+    else:
+        make_tiny.write_checkpoint(make_tiny.arguments(argv))
 
 
 def make_models(out):
@@ -53,8 +77,8 @@ def make_models(out):
         f.write("made\n")
 
 
-def make_reference():
-    for name in MODELS:
+def make_reference(names):
+    for name in names:
         with tempfile.TemporaryDirectory() as tmp:
             make(name, tmp)
             done = list(cases(name))
@@ -63,6 +87,8 @@ def make_reference():
             print(f"{case['name']}: range {case['range']:.3f}, least greedy margin {case['greedy_margin']:.4f}")
             if case["greedy_margin"] < MARGIN:
                 raise SystemExit(f"{case['name']}: margin under {MARGIN}: take another seed")
+            if case.get("routing_margin", 1) < ROUTING_MARGIN:
+                raise SystemExit(f"{case['name']}: routing margin {case['routing_margin']:.2g}: take another seed")
 
 
 def find_seed(name):
@@ -74,18 +100,19 @@ def find_seed(name):
                 state = model.new_state()
                 last = model.forward(case["ids"], state)[-1]
                 margin = min(margin, model.greedy(last, state, GREEDY)[1])
-                if margin < MARGIN:
+                if margin < MARGIN or model.routing_margin < ROUTING_MARGIN:
                     break
-        print(f"{name} seed {seed}: margin {margin:.4f}", flush=True)
-        if margin >= MARGIN:
+        routing = model.routing_margin
+        print(f"{name} seed {seed}: margin {margin:.4f}, routing {routing:.2g}", flush=True)
+        if margin >= MARGIN and routing >= ROUTING_MARGIN:
             return
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["models"] and len(sys.argv) == 3:
         make_models(sys.argv[2])
-    elif sys.argv[1:] == ["reference"]:
-        make_reference()
+    elif sys.argv[1:2] == ["reference"]:
+        make_reference(sys.argv[2:] or MODELS)
     elif sys.argv[1:2] == ["seeds"] and len(sys.argv) == 3:
         find_seed(sys.argv[2])
     else:

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 static const double TOLERANCE = 1e-5; // of the range of the logits; fp32 rounding gives under 1e-6
-static const char *const models[] = {"dense", "multimodal", "sharp", "yarn"};
+static const char *const models[] = {"dense",          "multimodal", "sharp",      "yarn",    "moe",
+                                     "moe-multimodal", "exl3",       "exl3-sharp", "exl3-moe"};
 enum { MODELS = sizeof models / sizeof models[0], VOCAB = 256, GREEDY_MAX = 64 };
 
 struct model {

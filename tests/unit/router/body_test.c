@@ -2,6 +2,7 @@
 #include "common/err.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
+#include "router/text/bigint.h"
 #include "router/body.h"
 #include "tests/lib/test.h"
 
@@ -162,7 +163,7 @@ TEST(whole_numbers_beyond_64_bits_keep_their_digits) {
         snprintf(text, sizeof text, "{\"s\":\"\\ud800\",\"n\":%s,\"m\":7}", digits[i]);
         json_t *v = take(text, &stats);
         const json_t *n = json_object_get(v, "n");
-        CHECK_STR(body_bigint(n), digits[i]);
+        CHECK_STR(bigint_digits(n), digits[i]);
         CHECK(!body_is_text(n));
         CHECK_STR(body_type_name(n), "an integer");
         CHECK_EQ(json_integer_value(json_object_get(v, "m")), 7);
@@ -170,7 +171,7 @@ TEST(whole_numbers_beyond_64_bits_keep_their_digits) {
     }
     struct body_stats stats;
     json_t *v = take("{\"n\":-9223372036854775808}", &stats);
-    CHECK(body_bigint(json_object_get(v, "n")) == NULL);
+    CHECK(bigint_digits(json_object_get(v, "n")) == NULL);
     json_decref(v);
 }
 
@@ -178,7 +179,7 @@ TEST(whole_numbers_beyond_64_bits_keep_their_digits) {
 TEST(no_string_passes_for_a_big_integer) {
     struct body_stats stats;
     json_t *v = take("{\"a\":\"\\u000000000000000000000000000000000000:7\",\"b\":\"\"}", &stats);
-    CHECK(body_bigint(json_object_get(v, "a")) == NULL);
+    CHECK(bigint_digits(json_object_get(v, "a")) == NULL);
     CHECK(body_is_text(json_object_get(v, "a")));
     CHECK(body_is_text(json_object_get(v, "b")));
     json_decref(v);

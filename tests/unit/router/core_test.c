@@ -1,8 +1,8 @@
 /* A request from its body to its last event, over a worker and an h2o that this test plays: what is streamed and what
  * is whole are the same however rounds cut the ids, nothing is lost from the books, no frame reaches the wrong reply. */
-#include "tests/unit/router/fake_h2o.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_tokenizer.h"
+#include "tests/unit/router/fake_h2o.h"
 
 #include "common/arena.h"
 #include "common/err.h"
@@ -403,6 +403,33 @@ TEST(the_checkpoints_stop_id_counts_and_has_no_text) {
     world_fini(&w);
 }
 
+TEST(what_could_have_become_a_stop_string_comes_out_at_the_end) {
+    for (int stream = 0; stream < 2; stream++) {
+        struct world w;
+        world_init(&w);
+        struct fake f;
+        struct joined j = {0};
+        ask(&w, &f,
+            stream ? "\"stream\":true,\"stop\":\"abc\",\"chat_template_kwargs\":{\"enable_"
+                     "thinking\":false}"
+                   : "\"stop\":\"abc\",\"chat_template_kwargs\":{\"enable_thinking\":false}");
+        struct frame_stream s = place(&w)->stream;
+        static const uint32_t ids[] = {'x', 'a', 'b'};
+        tokens(&w, s, 0, ids, 3);
+        done(&w, s, FRAME_FINISH_LENGTH, -1, 3);
+        drain(&f);
+        if (stream)
+            read_stream(&f, &j);
+        else
+            read_whole(&f, &j);
+        CHECK_STR(strbuf_str(&j.content), "xab");
+        CHECK_STR(j.finish, "length");
+        joined_fini(&j);
+        fake_fini(&f);
+        world_fini(&w);
+    }
+}
+
 TEST(the_logits_hash_is_given_when_asked_for) {
     struct world w;
     world_init(&w);
@@ -585,7 +612,9 @@ TEST(limits_become_what_the_worker_is_told) {
     ask(&w, &f,
         "\"top_p\":0,\"seed\":-1,\"min_tokens\":3,\"max_tokens\":999999,\"stop_token_ids\":[5,6],"
         "\"draft\":false,"
-        "\"logit_bias\":{\"7\":-100},\"priority\":-5,\"cache_salt\":\"s\"");
+        "\"logit_bias\":{\"7\":-100},\"priority\":-5,\"cache_salt\":\"s\",\"temperature\":0.5,"
+        "\"min_p\":0.25,"
+        "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5");
     struct request *r = place(&w);
     const struct frame_submit *s = &w.b.last;
     CHECK_EQ(s->max_tokens, CONTEXT - r->prompt.len);
@@ -593,6 +622,9 @@ TEST(limits_become_what_the_worker_is_told) {
     CHECK_EQ(s->sampling.top_k, 1); // top_p 0: one token
     CHECK(s->sampling.top_p == 1);
     CHECK_EQ_U64(s->sampling.seed, UINT64_MAX);
+    CHECK(s->sampling.temperature == 0.5 && s->sampling.min_p == 0.25);
+    CHECK(s->sampling.presence == 1 && s->sampling.frequency == -1 &&
+          s->sampling.repetition == 1.5);
     CHECK_EQ(s->sampling.bias_count, 1);
     CHECK_EQ(s->stop.count, 2);
     CHECK(!s->draft && !s->ignore_eos && s->in_thought);

@@ -3,6 +3,7 @@
 #include "router/apierr.h"
 #include "router/body.h"
 #include "router/messages.h"
+#include "router/text/template.h"
 #include "tests/lib/test.h"
 
 #include <stdlib.h>
@@ -86,6 +87,30 @@ TEST(thoughts_and_calls_of_the_history_are_kept) {
                   "\"reasoning\":\"q\","
                   "\"tool_calls\":[]}]",
                   "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":\"p\"}]");
+}
+
+// Numbers of any size go into the prompt as they came.
+TEST(arguments_beyond_64_bits_reach_the_prompt_digit_by_digit) {
+    json_t *out;
+    struct apierr e;
+    CHECK_EQ(read("[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{"
+                  "\"function\":{"
+                  "\"name\":\"f\",\"arguments\":\"{\\\"a\\\":123456789012345678901,\\\"b\\\":"
+                  "[-98765432109876543210]}\"}}]}]",
+                  false, &out, &e),
+             ST_OK);
+    static const enum template_rules rules[] = {TEMPLATE_3_5, TEMPLATE_3_8};
+    for (size_t i = 0; i < 2; i++) {
+        struct template_prompt p = {0};
+        struct err why = {0};
+        struct template_input in = {.messages = out};
+        CHECK_OK(template_render(rules[i], &in, &p, &why), why);
+        CHECK_HAS(p.text.p, "<parameter=a>\n123456789012345678901\n</parameter>");
+        CHECK_HAS(p.text.p, "<parameter=b>\n[-98765432109876543210]\n</parameter>");
+        CHECK_EQ(strlen(p.text.p), p.text.len); // and not the mark they carry inside
+        template_prompt_fini(&p);
+    }
+    json_decref(out);
 }
 
 static const struct {

@@ -139,7 +139,7 @@ TEST(gateway_gauges_are_summed_over_live_workers) {
     struct strbuf page = {0};
     memset(&shot, 0, sizeof shot);
     shot.worker_count = 3;
-    shot.queue_requests = 5;
+    metrics_set_live(m, 6, 5, 50);
     for (uint32_t i = 0; i < 3; i++)
         shot.workers[i] = (struct snapshot_worker){.rank = i,
                                                    .state = i == 2 ? BACKEND_FAILED : BACKEND_READY,

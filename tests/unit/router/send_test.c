@@ -3,6 +3,9 @@
 
 #include "router/apierr.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 static unsigned gone, room;
 
 static void on_gone(void *arg) {
@@ -170,6 +173,89 @@ TEST(a_draining_listener_asks_for_the_connection_to_close) {
     send_whole(s, &SEND_HEAD(.status = 200), "", 0);
     CHECK_EQ(f.req.http1_is_persistent, 0);
     done(&f);
+}
+
+/* ---- HTTP/1: a real descriptor, watched by a real loop ---- */
+
+static uv_loop_t loop;
+static h2o_socket_t *watched;
+
+static h2o_socket_t *get_watched(h2o_conn_t *conn) {
+    return watched;
+}
+
+// As begin(), over a connection whose other end is *ret_client.
+static struct send *begin_http1(struct fake *f, int *ret_client) {
+    static const h2o_conn_callbacks_t callbacks = {.get_socket = get_watched};
+    int ends[2];
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    uv_loop_init(&loop);
+    uv_pipe_t *pipe = calloc(1, sizeof *pipe);
+    uv_pipe_init(&loop, pipe, 0);
+    uv_pipe_open(pipe, ends[0]);
+    watched = h2o_uv_socket_create((uv_stream_t *)pipe, (uv_close_cb)free);
+    gone = room = 0;
+    fake_draining = false;
+    if (!fake_metrics) fake_metrics = metrics_new("m");
+    send_set_init(&fake_sends, &loop, false);
+    fake_init(f, NULL);
+    f->conn.callbacks = &callbacks;
+    f->req.version = 0x101;
+    *ret_client = ends[1];
+    return send_new(f->call, &fake_sends, &events);
+}
+
+static void done_http1(struct fake *f) {
+    done(f);
+    h2o_socket_close(watched);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    CHECK_EQ(uv_loop_close(&loop), 0);
+}
+
+TEST(a_client_that_leaves_before_the_reply_is_seen_and_its_request_ends) {
+    struct fake f;
+    int client;
+    begin_http1(&f, &client);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    CHECK_EQ(gone, 0);
+    close(client);
+    uv_run(&loop, UV_RUN_ONCE);
+    CHECK_EQ(gone, 1);
+    CHECK_EQ(f.req.res.status, 499); // to nobody: h2o ends a request by its reply alone
+    CHECK(f.final);
+    CHECK(fake_proceed(&f));
+    done_http1(&f);
+}
+
+TEST(a_client_that_leaves_a_silent_stream_is_seen) {
+    struct fake f;
+    int client;
+    struct send *s = begin_http1(&f, &client);
+    send_begin(s, &SEND_HEAD(.status = 200, .stream = true));
+    send_set_flush(&fake_sends);
+    fake_proceed(&f);
+    close(client);
+    uv_run(&loop, UV_RUN_ONCE);
+    CHECK_EQ(gone, 1);
+    CHECK(f.error);
+    done_http1(&f);
+}
+
+// The write that was under way when the client left may still be reported as done. Then no later one would fail.
+TEST(a_client_that_leaves_while_a_send_flies_is_cut_off_even_if_that_send_gets_through) {
+    struct fake f;
+    int client;
+    struct send *s = begin_http1(&f, &client);
+    send_begin(s, &SEND_HEAD(.status = 200, .stream = true));
+    say(s, "a");
+    send_set_flush(&fake_sends);
+    close(client);
+    uv_run(&loop, UV_RUN_ONCE);
+    CHECK_EQ(gone, 1);
+    CHECK(!f.error);
+    CHECK(!fake_proceed(&f));
+    CHECK(f.error);
+    done_http1(&f);
 }
 
 // Any order of text, flushes, h2o's asking, ends and resets: fake_h2o checks the rules, here what arrives.

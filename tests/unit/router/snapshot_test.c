@@ -30,7 +30,7 @@ static void *write_all(void *arg) {
     for (uint32_t i = 1; i <= 20000; i++) {
         struct snapshot *b = snapshots_begin(s);
         b->ready = i;
-        b->queue_tokens = i;
+        b->wait_predicted_s = i;
         b->workers[SNAPSHOT_WORKERS_MAX - 1].rounds = i;
         snapshots_publish(s);
     }
@@ -47,8 +47,8 @@ TEST(no_snapshot_is_torn_and_none_is_older_than_the_one_before) {
     while (!over) {
         over = atomic_load(&stop);
         const struct snapshot *b = snapshots_read(s);
-        torn |=
-            b->queue_tokens != b->ready || b->workers[SNAPSHOT_WORKERS_MAX - 1].rounds != b->ready;
+        torn |= b->wait_predicted_s != b->ready ||
+                b->workers[SNAPSHOT_WORKERS_MAX - 1].rounds != b->ready;
         older |= b->ready < last;
         last = b->ready;
     }

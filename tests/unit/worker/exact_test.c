@@ -20,13 +20,22 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { LONGEST = 310, MODELS = 1, FEW = true };
 #else
-enum { LONGEST = 2000, MODELS = 2, FEW = false };
+enum { LONGEST = 2000, MODELS = 4, FEW = false };
 #endif
 enum { CONTEXT = 2304, CROWD = 8, WHOLE = 4096 };
 
-// Peaked attention, saturated gates and decay from none to total, with the family's head sizes; and the plain small one.
-static const char *const models[] = {"",
-                                     "--real-heads --sharp --hidden 128 --layers 4 --vocab 300"};
+#define QUANTISED                                                                                  \
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 --hidden 128 " \
+    "--intermediate 256 --head-dim 64 --dk 32 --dv 32"
+#define EXPERTS                                                                                    \
+    "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "       \
+    "--expert-width 128 --shared-width 128 --seed 4"
+// The plain small one; peaked attention, saturated gates and decay from none to total, with the family's head sizes; EXL3
+// linears of many widths beside plain ones; experts, packed and plain in one layer, single and EXL3 or plain in the next, some of
+// which have one row of a round and others many.
+static const char *const models[] = {"", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
+                                     QUANTISED, EXPERTS};
+enum { EXL3 = 2 };
 
 static const uint32_t lengths[CROWD] = {1, 130, 17, 64, 301, 3, LONGEST, 16};
 
@@ -127,9 +136,8 @@ TEST(the_demo_answers_the_same_alone_and_beside_others) {
     free(c);
 }
 
-TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
+static void check_ulp_is_seen(const char *dir) {
     static struct reply beside[CROWD];
-    const char *dir = tiny_model(models[0]);
     struct crowd *c = crowd_of(dir);
     struct engine_config config = config_of(dir, 2, 64);
     config.fault = ENGINE_FAULT_ULP;
@@ -146,9 +154,14 @@ TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
     free(c);
 }
 
-TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
+TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
+    check_ulp_is_seen(tiny_model(models[0]));
+    check_ulp_is_seen(tiny_model(models[EXL3]));
+    check_ulp_is_seen(tiny_model(models[MODELS - 1]));
+}
+
+static void check_stale_conv_is_seen(const char *dir) {
     static const uint32_t chunks[] = {16, 17, 64};
-    const char *dir = tiny_model(models[0]);
     struct crowd *c = crowd_of(dir);
     for (uint32_t k = 0; k < 3; k++) {
         struct engine_config config = config_of(dir, 1, chunks[k]);
@@ -160,6 +173,12 @@ TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
         engine_free(eng);
     }
     free(c);
+}
+
+TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
+    check_stale_conv_is_seen(tiny_model(models[0]));
+    check_stale_conv_is_seen(tiny_model(models[EXL3]));
+    check_stale_conv_is_seen(tiny_model(models[MODELS - 1]));
 }
 
 // Replay after a crash: the first ids are given back, on another engine, and the rest must come as if nothing had happened.

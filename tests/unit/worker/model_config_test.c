@@ -5,6 +5,7 @@
 #include "worker/engine/model_config.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SIZES                                                                                      \
@@ -105,6 +106,29 @@ TEST(experts_are_known_by_type_or_by_count) {
     }
 }
 
+TEST(the_multimodal_layout_of_the_35b_with_experts_reads_to_its_values) {
+    static const char json[] =
+        "{\"architectures\":[\"Qwen3_5MoeForConditionalGeneration\"],\"model_type\":\"qwen3_5_"
+        "moe\","
+        "\"image_token_id\":248056,\"tie_word_embeddings\":false,\"text_config\":{\"model_type\":"
+        "\"qwen3_5_moe_text\",\"hidden_size\":2048,\"num_hidden_layers\":40,\"vocab_size\":248320,"
+        "\"num_attention_heads\":16,\"num_key_value_heads\":2,\"linear_num_value_heads\":32,"
+        "\"num_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":512,"
+        "\"shared_expert_intermediate_size\":512,\"output_router_logits\":false,"
+        "\"router_aux_loss_coef\":0.001,\"norm_topk_prob\":true,\"mlp_only_layers\":[],"
+        "\"decoder_sparse_step\":1},\"vision_config\":{\"model_type\":\"qwen3_5_moe\"}}";
+    struct err e = {0};
+    CHECK_OK(parse(&c, json, &e), e);
+    CHECK(c.multimodal && c.moe && !c.tied);
+    CHECK_STR(c.model_type, "qwen3_5_moe");
+    CHECK_EQ(c.experts, 256);
+    CHECK_EQ(c.experts_per_token, 8);
+    CHECK_EQ(c.expert_width, 512);
+    CHECK_EQ(c.shared_expert_width, 512);
+    CHECK_EQ(c.intermediate, 0);
+    CHECK_EQ(c.full_layers, 10);
+}
+
 TEST(both_forms_of_rope_keys_read_alike) {
     static const char *const json[] = {
         "{\"model_type\":\"qwen3_5_text\"," SIZES
@@ -147,6 +171,32 @@ TEST(layer_types_win_over_the_interval) {
 }
 
 /* One key put in place of another in a good file, and the answer. */
+// What stands there is for reports: tensors say how each linear is held.
+TEST(exl3_is_taken_at_either_level_whatever_else_its_object_says) {
+    static const char *const objects[][2] = {
+        {"{\"quant_method\":\"exl3\",\"bits\":3.5,\"head_bits\":6,\"codebook\":\"mul1\"}", "3.5"},
+        {"{\"quant_method\":\"exl3\",\"version\":\"1.4.2\",\"bits\":\"four\"}", "0"},
+        {"{\"quant_method\":\"exl3\",\"original_quantization_config\":{\"quant_method\":\"fp8\"}}",
+         "0"},
+    };
+    static const char keys[] = "\"hidden_size\":64,\"num_hidden_layers\":8,\"vocab_size\":512,"
+                               "\"intermediate_size\":128,\"num_attention_heads\":4,"
+                               "\"num_key_value_heads\":2,\"quantization_config\":";
+    for (int i = 0; i < 6; i++) {
+        struct strbuf b = {0};
+        struct err e = {0};
+        strbuf_printf(&b,
+                      i % 2 ? "{\"model_type\":\"qwen3_5\",\"text_config\":{\"model_type\":"
+                              "\"qwen3_5_text\",%s%s}}"
+                            : "{\"model_type\":\"qwen3_5_text\",%s%s}",
+                      keys, objects[i / 2][0]);
+        CHECK_OK(model_config_parse(&c, "config.json", strbuf_str(&b), b.len, &e), e);
+        CHECK(c.exl3);
+        CHECK(c.exl3_bits == atof(objects[i / 2][1]));
+        strbuf_fini(&b);
+    }
+}
+
 TEST(each_bad_key_is_refused_by_name) {
     static const struct {
         const char *key, *value; // value NULL: the key is taken out
@@ -158,6 +208,9 @@ TEST(each_bad_key_is_refused_by_name) {
          "\"qwen3_next\""},
         {"model_type", "\"qwen3_vl\"", ST_UNSUPPORTED, "found \"qwen3_vl\""},
         {"model_type", "\"llama\"", ST_UNSUPPORTED, "found \"llama\""},
+        {"model_type", "\"qwen3_moe\"", ST_UNSUPPORTED, "found \"qwen3_moe\""},
+        {"model_type", "\"qwen4_exp\"", ST_UNSUPPORTED, "found \"qwen4_exp\""},
+        {"model_type", "\"qwen3_5_mtp\"", ST_UNSUPPORTED, "found \"qwen3_5_mtp\""},
         {"model_type", "\"qwen3\"", ST_UNSUPPORTED, "found \"qwen3\""},
         {"model_type", "\"\"", ST_UNSUPPORTED, "model_type"},
         {"model_type", "5", ST_UNSUPPORTED, "found 5"},
@@ -232,21 +285,38 @@ TEST(each_bad_key_is_refused_by_name) {
         {"tie_word_embeddings", "\"yes\"", ST_CORRUPT, "tie_word_embeddings"},
         {"dtype", "\"a very long name of a type\"", ST_CORRUPT, "dtype: wanted a short word"},
         {"quantization_config", "{\"quant_method\":\"fp8\"}", ST_UNSUPPORTED,
-         "quantization_config.quant_method: wanted plain weights, found FP8 with block scales "
+         "quantization_config.quant_method: wanted plain weights or EXL3, found FP8 with block "
+         "scales "
          "(known, not in this build)"},
-        {"quantization_config", "{\"quant_method\":\"exl3\",\"bits\":4}", ST_UNSUPPORTED,
-         "found EXL3 (known, not in this build)"},
+        {"quantization_config",
+         "{\"quant_method\":\"exl3\",\"bits\":4,\"rotation_layout\":\"shared\"}", ST_UNSUPPORTED,
+         "wanted EXL3 as ExLlamaV3 writes it, found rotation_layout \"shared\""},
+        {"quantization_config", "{\"quant_method\":3}", ST_UNSUPPORTED, "found 3 (not supported)"},
         {"quantization_config", "{\"quant_method\":\"awq\"}", ST_UNSUPPORTED,
          "found \"awq\" (not supported)"},
         {"quantization_config", "{\"group_size\":64,\"bits\":4}", ST_UNSUPPORTED,
          "found MLX affine quantisation"},
         {"quantization", "{\"group_size\":64,\"bits\":4}", ST_UNSUPPORTED,
-         "quantization: wanted plain weights, found MLX affine quantisation"},
+         "quantization: wanted plain weights or EXL3, found MLX affine quantisation"},
         {"text_config", "7", ST_CORRUPT, "text_config: wanted an object, found 7"},
         {"text_config", "{}", ST_CORRUPT, "text_config.hidden_size: wanted"},
         {"text_config", "{\"model_type\":\"qwen2\"}", ST_UNSUPPORTED,
          "text_config.model_type: wanted qwen3_5_text|qwen3_5_moe_text, found \"qwen2\""},
         {"num_experts", "5000", ST_CORRUPT, "num_experts"},
+        {"num_experts", "256,\"norm_topk_prob\":false", ST_UNSUPPORTED,
+         "norm_topk_prob: wanted true, found false"},
+        {"num_experts", "256,\"mlp_only_layers\":[3]", ST_UNSUPPORTED,
+         "mlp_only_layers: wanted none, found"},
+        {"num_experts", "256,\"mlp_only_layers\":3", ST_UNSUPPORTED,
+         "mlp_only_layers: wanted none, found 3"},
+        {"num_experts", "256,\"decoder_sparse_step\":2", ST_UNSUPPORTED,
+         "decoder_sparse_step: wanted 1, found 2"},
+        {"num_experts", "256,\"num_experts_per_tok\":0", ST_CORRUPT,
+         "num_experts_per_tok: wanted a whole number from 1 to 4096, found 0"},
+        {"num_experts", "256,\"moe_intermediate_size\":-1", ST_CORRUPT,
+         "moe_intermediate_size: wanted a whole number"},
+        {"num_experts", "256,\"shared_expert_intermediate_size\":0", ST_CORRUPT,
+         "shared_expert_intermediate_size: wanted a whole number"},
         {"num_experts", "4", ST_CORRUPT,
          "num_experts_per_tok: wanted at most 4 (num_experts), found 8"},
     };

@@ -1,0 +1,124 @@
+/* exl3_decode: a tile of an EXL3 trellis (16 inputs by 16 outputs) to the fp16 values it stands for, as fp32.
+ *
+ * Format  ExLlamaV3's EXL3 (turboderp-org/exllamav3), a bitshift trellis after QTIP (Tseng et al. 2024). A tile is a ring
+ *         of 256 symbols; with B bits a weight, symbol t ends at bit floor((t + 1) B), and its state is the 16 bits of the
+ *         ring that end there. B comes in halves: at 3.5, symbols have 3 and 4 bits in turn. The ring's bits stand in
+ *         32-bit little-endian words, the most significant bit first.
+ *         Symbol t = 8 l + j is the value of input 2 (l & 3) + (j & 1) + 8 (j >> 1 & 1), output (l >> 2) + 8 (j >> 2).
+ * Values  exact: each is the fp16 number that the format defines, whatever computes it.
+ * Method  The 32 symbols of outputs g and g + 8 take 2 B sixteen-bit units of the ring, the same way for every g: a table
+ *         for each width says from which two neighbouring units, and from which bit, each one's state comes. A column of
+ *         the tile is one vector of sixteen lanes. */
+#pragma once
+#include "kernels/cpu_vec.h"
+
+enum {
+    EXL3_TILE = 16,
+    EXL3_TILE_WORDS_MAX = 64,
+    // Pairs of neighbouring units, plus what the last vector loads past its own.
+    EXL3_PAIRS = 2 * EXL3_TILE_WORDS_MAX + 2 * LANES,
+};
+
+// Bytes of a tile.
+static inline uint32_t exl3_tile_bytes(uint32_t half_bits) {
+    return 16 * half_bits;
+}
+
+// Where the states of outputs g (first) and g + 8 (second) come from, by input.
+struct exl3_taps {
+    uint8_t pair[2][LANES];  // of the group's pairs of units
+    uint8_t shift[2][LANES]; // of that pair, to the right
+};
+
+// Symbol of the group for input r of half h, the bit where it ends, counted from the unit before the group; its pair, shift.
+#define EXL3_SYMBOL(r, h) (8 * (((r)&7) >> 1) + ((r)&1) + 2 * ((r) >> 3) + 4 * (h))
+#define EXL3_END(w, r, h) ((EXL3_SYMBOL(r, h) + 1) * (w) / 2)
+#define EXL3_PAIR(w, r, h) ((EXL3_END(w, r, h) - 1) / 16)
+#define EXL3_SHIFT(w, r, h) (15 - (EXL3_END(w, r, h) - 1) % 16)
+#define EXL3_LANES(F, w, h)                                                                        \
+    {                                                                                              \
+        F(w, 0, h), F(w, 1, h), F(w, 2, h), F(w, 3, h), F(w, 4, h), F(w, 5, h), F(w, 6, h),        \
+            F(w, 7, h), F(w, 8, h), F(w, 9, h), F(w, 10, h), F(w, 11, h), F(w, 12, h),             \
+            F(w, 13, h), F(w, 14, h), F(w, 15, h)                                                  \
+    }
+#define EXL3_TAPS(w)                                                                               \
+    [w] = {{EXL3_LANES(EXL3_PAIR, w, 0), EXL3_LANES(EXL3_PAIR, w, 1)},                             \
+           {EXL3_LANES(EXL3_SHIFT, w, 0), EXL3_LANES(EXL3_SHIFT, w, 1)}}
+
+static const struct exl3_taps exl3_taps[EXL3_HALF_BITS_MAX + 1] = {
+    EXL3_TAPS(2),  EXL3_TAPS(3),  EXL3_TAPS(4),  EXL3_TAPS(5),  EXL3_TAPS(6),
+    EXL3_TAPS(7),  EXL3_TAPS(8),  EXL3_TAPS(9),  EXL3_TAPS(10), EXL3_TAPS(11),
+    EXL3_TAPS(12), EXL3_TAPS(13), EXL3_TAPS(14), EXL3_TAPS(15), EXL3_TAPS(16)};
+
+CPU_INLINE vu vu_load_bytes(const uint8_t *p) {
+    uint32_t t[LANES];
+    for (int i = 0; i < LANES; i++) t[i] = p[i];
+    return vu_load(t);
+}
+
+// A normal fp32 number or zero to the nearest fp16 number, ties to even; the result must be a normal fp16 number or zero.
+CPU_INLINE vf exl3_round(vf v) {
+    vu u = (vu)v;
+    return (vf)((u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu);
+}
+
+// A normal fp16 number in the low half to fp32.
+CPU_INLINE vf exl3_widen(vu h) {
+    return (vf)(((h & 0x8000u) << 16) | (((h & 0x7fffu) << 13) + (112u << 23)));
+}
+
+/* The value of each state. 3INST and MCG mask x so that both halves are normal fp16 numbers of 1/8 to 2: their sum is
+ * exact in fp32, and is zero or at least 2^-13. MUL1 is an affine function of the sum of x's bytes, exact in fp32 too. */
+CPU_INLINE vf exl3_value(vu state, const enum exl3_codebook codebook) {
+    if (codebook == EXL3_MUL1) {
+        vu x = state * 0x83dcd12du;
+        x = (x & 0xff00ffu) + ((x >> 8) & 0xff00ffu);
+        vi sum = (vi)((x + (x >> 16)) & 0x7ffu);
+        vf v = __builtin_convertvector(sum * 1774 - 905216, vf);
+        return exl3_round(v * vf_set(0x1p-18f));
+    }
+    vu x = codebook == EXL3_MCG ? state * 0xcbac1fedu : state * 89226354u + 64248484u;
+    x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
+    return exl3_round(exl3_widen(x & 0xffffu) + exl3_widen(x >> 16));
+}
+
+// All pairs of neighbouring units of the ring: pairs[i] is unit i - 1 above unit i.
+CPU_INLINE void exl3_pairs(const void *tile, uint32_t half_bits, uint32_t *pairs) {
+    uint32_t count = 4 * half_bits;
+    uint32_t ring[1 + EXL3_TILE_WORDS_MAX + LANES];
+    memcpy(ring + 1, tile, count * sizeof *ring);
+    memset(ring + 1 + count, 0,
+           LANES * sizeof *ring); // the last vector goes past the end: nobody takes those pairs
+    ring[0] = ring[count];
+    for (uint32_t i = 0; i < count; i += LANES) {
+        vu w = vu_load(ring + 1 + i), before = vu_load(ring + i);
+        vu across = (before << 16) | (w >> 16);
+        vu low = __builtin_shufflevector(across, w, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
+                                         7, 23);
+        vu high = __builtin_shufflevector(across, w, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29,
+                                          14, 30, 15, 31);
+        memcpy(pairs + 2 * i, &low, sizeof low);
+        memcpy(pairs + 2 * i + LANES, &high, sizeof high);
+    }
+}
+
+// ret[output * stride + input], 16 of each. codebook is a constant at every call.
+CPU_INLINE void exl3_tile(const void *tile, uint32_t half_bits, const enum exl3_codebook codebook,
+                          float *ret, uint64_t stride) {
+    const struct exl3_taps *t = &exl3_taps[half_bits];
+    uint32_t pairs[EXL3_PAIRS];
+    vu pair[2], shift[2];
+    exl3_pairs(tile, half_bits, pairs);
+    for (int h = 0; h < 2; h++) {
+        pair[h] = vu_load_bytes(t->pair[h]);
+        shift[h] = vu_load_bytes(t->shift[h]);
+    }
+    for (uint32_t g = 0; g < 8; g++) {
+        vu mine = vu_load(pairs + g * half_bits);
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < 2; h++) {
+            vu state = (vu_pick(mine, pair[h]) >> shift[h]) & 0xffffu;
+            vf_store(ret + (g + 8 * h) * stride, exl3_value(state, codebook));
+        }
+    }
+}
