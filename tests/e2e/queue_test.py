@@ -105,7 +105,7 @@ def a_lower_priority_number_goes_first():
 @test
 def who_waits_too_long_gets_429_and_the_running_stream_goes_on():
     with Server("--streams=1", "--queue.wait_s=0.3", PATIENT) as s, s.connect() as c:
-        c.send_request("POST", CHAT, {**ENDLESS, "max_tokens": 100})
+        c.send_request("POST", CHAT, {**ENDLESS, "max_tokens": 1000})
         reader = EventReader(c)
         reader.next()
         with s.stopped_worker():
