@@ -179,6 +179,8 @@ class Process:
     live = []
 
     def __init__(self, name, argv, env=None):
+        # The kernel's parent-death signal follows the thread that forked, so a short-lived one would take its child along.
+        check(threading.current_thread() is threading.main_thread(), "a process is started by the main thread alone")
         self.name = name
         self.argv = argv
         self.dir = tempfile.mkdtemp(prefix="ry-")  # short: socket paths have at most 107 bytes

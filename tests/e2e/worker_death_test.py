@@ -142,7 +142,7 @@ def case_38_sigterm_of_a_worker_lets_its_streams_finish():
         wanted = s.chat(**{**SHORT, "max_tokens": 200})["choices"][0]["token_sha256"]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             runs = [pool.submit(s.chat, **{**SHORT, "max_tokens": 200}) for _ in range(3)]
-            wait_for(lambda: s.running_streams() == 3, "they run")
+            wait_for(lambda: s.worker()["streams"]["running"] == 3, "the worker runs them")
             w.signal(signal.SIGTERM)
             check_eq([r.result()["choices"][0]["token_sha256"] for r in runs], [wanted] * 3, "hashes")
         check_eq(w.wait(), 0, "exit status of the worker")
