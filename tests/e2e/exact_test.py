@@ -52,14 +52,22 @@ def alone(server, requests):
 
 
 def cancel_in_fill(server):
-    """Sends a long prompt and hangs up while it is being filled."""
-    before = server.metric("railyard_client_closed_total", phase="prefill")
-    running = server.running_streams()
-    c = server.connect()
-    c.send_request("POST", "/v1/chat/completions", request(CANCELLED_WORDS, random.randrange(1 << 30), True))
-    wait_for(lambda: server.running_streams() > running, "the stream to be cancelled runs", every_s=0.002)
-    c.close()
-    wait_for(lambda: server.metric("railyard_client_closed_total", phase="prefill") > before, "it left inside its fill")
+    """Sends long prompts and hangs up, until one was hung up on inside its fill: the moment is not ours to choose."""
+    def closed(**labels):
+        return server.metric("railyard_client_closed_total", **labels)
+
+    for _ in range(50):
+        inside, anywhere = closed(phase="prefill"), closed()
+        accepted = server.metric("railyard_requests_accepted_total")
+        c = server.connect()
+        c.send_request("POST", "/v1/chat/completions",
+                       {**request(CANCELLED_WORDS, random.randrange(1 << 30), True), "max_tokens": 1500, "ignore_eos": True})
+        wait_for(lambda: server.metric("railyard_requests_accepted_total") > accepted, "a request is accepted", every_s=0.002)
+        c.close()
+        wait_for(lambda: closed() > anywhere, "the hang-up is counted")
+        if closed(phase="prefill") > inside:
+            return
+    raise Failed("none of 50 hang-ups fell inside a fill")
 
 
 class Company:
