@@ -16,8 +16,9 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     struct backends *s = b->set;
     char why[BACKEND_REASON_BYTES]; // reason may be b's own, which changes
     snprintf(why, sizeof why, "%s", reason);
-    log_warn("worker_lost", "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank,
-             b->generation, b->hello.pid, b->live_count, why);
+    log_line(next == BACKEND_STOPPED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
+             "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank, b->generation,
+             b->hello.pid, b->live_count, why);
     s->closing++;
     peer_close(b->peer, backend_after_close, s);
     b->peer = NULL;
