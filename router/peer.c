@@ -264,14 +264,20 @@ int peer_new(struct peer **ret, struct inbox *in, const char *url, uint32_t gene
     return ST_OK;
 }
 
-// Ends the connection and waits for its end, because a socket at rest is what nng can close: see common/hangup.h.
-// The path goes first, so that a worker that dials again at once cannot.
+// Ends the connection, because a socket at rest is what nng can close: see common/hangup.h. The path goes first, so that
+// a worker that dials again at once cannot.
 static void end_connection(struct peer *p) {
     unlink(p->url + strlen("ipc://"));
+    uv_mutex_lock(&p->lock);
+    bool up = atomic_load(&p->active_pipe) && !p->pipe_gone;
+    uv_mutex_unlock(&p->lock);
+    if (up) hangup_url(p->url);
+}
+
+static void await_end(struct peer *p) {
     uint64_t until = uv_hrtime() + (uint64_t)PEER_HANGUP_MS * 1000000;
     if (!atomic_load(&p->active_pipe)) return;
     uv_mutex_lock(&p->lock);
-    if (!p->pipe_gone) hangup_url(p->url);
     for (uint64_t now; !p->pipe_gone && (now = uv_hrtime()) < until;)
         uv_cond_timedwait(&p->pipe_went, &p->lock, until - now);
     uv_mutex_unlock(&p->lock);
@@ -280,7 +286,7 @@ static void end_connection(struct peer *p) {
 static void close_on_pool(uv_work_t *w) {
     struct peer *p = w->data;
     if (!p->recv_aio) return; // a second time
-    end_connection(p);
+    await_end(p);
     close_socket(p);
 }
 
@@ -296,6 +302,7 @@ static void after_close(uv_work_t *w, int status) {
 }
 
 static void shut(struct peer *p) {
+    if (p->state == PEER_OPEN) end_connection(p);
     p->state = PEER_CLOSING;
     p->work.data = p;
     int rv = uv_queue_work(p->in->wake.loop, &p->work, close_on_pool, after_close);

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:$PATH
 . deploy/packages.sh
 
-all_suites='unit mock golden fuzz e2e'
+all_suites='unit golden fuzz e2e'
 suites=
 install=yes
 sanitizers=yes

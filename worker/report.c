@@ -27,7 +27,8 @@ void report_loaded(const struct options *o, const struct engine_info *info) {
     strbuf_printf(&b, "railyard-worker %s (%s)\n", version_string(), version_commit());
     strbuf_printf(&b, "  model      %s: %s, %u layers, %.1f M parameters\n", o->model,
                   info->model_type, info->layers, (double)info->parameters / 1e6);
-    if (*info->experts_rule) strbuf_printf(&b, "  experts    %s\n", info->experts_rule);
+    if (info->experts_rule && *info->experts_rule)
+        strbuf_printf(&b, "  experts    %s\n", info->experts_rule);
     strbuf_printf(&b, "  device     %s (%s), %u threads; %s\n", info->device, info->variant,
                   info->threads, info->kv_rule);
     strbuf_printf(&b, "  weights    %.3f GiB, KV %.3f, states %.3f, scratch %.3f\n",

@@ -14,7 +14,9 @@ enum {
 
 // Sums of a block of queries that live in registers: queries that share a value row, registers of each. A few queries take
 // more, so that a value row is read in longer pieces.
-#if defined(__AVX512F__)
+#if defined(CPU_SMALL_BLOCKS)
+enum { PV_MANY = 2, PV_MANY_WIDE = 1, PV_FEW = 2, PV_FEW_WIDE = 1, PV_ONE_WIDE = 2 };
+#elif defined(__AVX512F__)
 enum { PV_MANY = 4, PV_MANY_WIDE = 4, PV_FEW = 2, PV_FEW_WIDE = 8, PV_ONE_WIDE = 8 };
 #elif defined(__AVX2__)
 enum { PV_MANY = 4, PV_MANY_WIDE = 2, PV_FEW = 2, PV_FEW_WIDE = 4, PV_ONE_WIDE = 8 };

@@ -5,7 +5,9 @@
 #pragma once
 #include "kernels/cpu_vec.h"
 
-#if defined(__AVX512F__)
+#if defined(CPU_SMALL_BLOCKS) // no block shape changes a bit
+enum { DOT_ROWS = 1, DOT_COLS = 2, DOT_COLS_ONE = 2 };
+#elif defined(__AVX512F__)
 enum { DOT_ROWS = 6, DOT_COLS = 4, DOT_COLS_ONE = 8 }; // 24 of 32 registers are sums
 #elif defined(__AVX2__)
 enum { DOT_ROWS = 2, DOT_COLS = 2, DOT_COLS_ONE = 4 }; // 8 of 16
@@ -105,12 +107,12 @@ CPU_INLINE void dot_tile_run(const struct dot_operand *o, uint32_t rows, uint32_
     switch (rows * 16 + cols) {
         DOT_CASE(1, 1);
         DOT_CASE(1, DOT_COLS);
-#if defined(__AVX2__)
+#if defined(__AVX2__) && !defined(CPU_SMALL_BLOCKS)
         DOT_CASE(1, DOT_COLS_ONE);
         DOT_CASE(2, 1);
         DOT_CASE(2, DOT_COLS);
 #endif
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) && !defined(CPU_SMALL_BLOCKS)
         DOT_CASE(3, 1);
         DOT_CASE(3, DOT_COLS);
         DOT_CASE(4, 1);

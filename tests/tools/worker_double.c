@@ -67,6 +67,7 @@ int engine_new(struct engine **ret, const struct engine_config *c, struct err *e
     eng->kv = word(what, "kv", 1 << 20);
     eng->device = word(what, "device", 0);
     eng->info = (struct engine_info){.model_type = "double",
+                                     .experts_rule = "",
                                      .device = "none",
                                      .variant = "none",
                                      .vocab_size = VOCAB,

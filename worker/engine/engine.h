@@ -68,7 +68,7 @@ struct engine_info {
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
     const char *
-        experts_rule; // how the routed experts are held, and what was taken where both forms are; "" without
+        experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
     uint32_t regions_count;
 };

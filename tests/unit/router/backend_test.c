@@ -280,6 +280,17 @@ TEST(a_worker_that_joins_and_stays_silent_is_hung) {
     bed_tear_down();
 }
 
+// A start takes some milliseconds, which the clock of the tick that made it does not know of.
+TEST(many_processes_started_in_one_tick_all_come_up_at_the_first_try) {
+    bed_set_up(&(struct bed_setup){.ranks = 4, .spawn = true});
+    for (uint32_t r = 0; r < 4; r++) BED_UNTIL(backend_state(bed_rank(r)) == BACKEND_READY);
+    for (uint32_t r = 0; r < 4; r++) {
+        CHECK_EQ(bed_info(r).restarts, 0);
+        CHECK_EQ(bed_info(r).generation, 1);
+    }
+    bed_tear_down();
+}
+
 TEST(a_process_that_never_says_hello_is_killed) {
     bed_set_up(&(struct bed_setup){.ranks = 1, .spawn = true, .hello_s = 0.5, .flags = {"--mute"}});
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_BACKOFF);
