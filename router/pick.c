@@ -1,7 +1,7 @@
 /* pick: see pick.h. */
 #include "router/pick.h"
 
-// Before a worker has measured itself: what a slow one does. Only the comparison between workers matters.
+// Before any worker has measured itself: what a slow one does. Only the comparison between workers matters.
 static const double fill_default = 500, round_ms_default = 20;
 
 double pick_start_s(const struct pick_worker *w, uint32_t prompt_tokens) {
@@ -11,12 +11,28 @@ double pick_start_s(const struct pick_worker *w, uint32_t prompt_tokens) {
     return ((double)w->unfilled_tokens + prompt_tokens) / fill + w->streams * round_s;
 }
 
+// One that has not measured itself is taken to be as fast as the fastest that has: it must not look slow for being new.
+static struct pick_worker with_figures(const struct pick_worker *workers, uint32_t count,
+                                       uint32_t idx) {
+    struct pick_worker w = workers[idx];
+    bool no_fill = w.fill_tokens_per_s <= 0, no_round = w.round_ms <= 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct pick_worker *o = &workers[i];
+        if (no_fill && o->fill_tokens_per_s > w.fill_tokens_per_s)
+            w.fill_tokens_per_s = o->fill_tokens_per_s;
+        if (no_round && o->round_ms > 0 && (w.round_ms <= 0 || o->round_ms < w.round_ms))
+            w.round_ms = o->round_ms;
+    }
+    return w;
+}
+
 int pick(const struct pick_worker *workers, uint32_t count, uint32_t prompt_tokens) {
     int best = -1;
     double best_s = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (!workers[i].ready || workers[i].room == 0) continue;
-        double s = pick_start_s(&workers[i], prompt_tokens);
+        struct pick_worker w = with_figures(workers, count, i);
+        double s = pick_start_s(&w, prompt_tokens);
         if (best >= 0 && s >= best_s) continue;
         best = (int)i;
         best_s = s;

@@ -106,7 +106,8 @@ def case_05_a_hang_up_in_the_fill_frees_the_stream():
 @test
 def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs():
     s = server()
-    long = {**ENDLESS, "max_tokens": 200 if SMALL else 1000}  # runs until its worker has been stopped
+    long = {**ENDLESS, "max_tokens": 200 if SMALL else 2000}  # runs until its worker has been stopped
+    pid = s.wait_worker()["pid"]
     wanted = s.chat(**long)["choices"][0]["token_sha256"]
     s.wait_idle()
     for way in WAYS:
@@ -115,7 +116,7 @@ def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs()
             reader = EventReader(running)
             reader.next()
             before = closed_count(s, "queue")
-            with s.stopped_worker():
+            with s.stopped(pid):
                 end = way(s, ENDLESS)
                 wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "the request waits")
                 end()

@@ -324,9 +324,8 @@ class Server(Process):
             return [strict_json(line) for line in f.read().splitlines()]
 
     @contextlib.contextmanager
-    def stopped_worker(self, rank=0):
-        """The worker stands still inside the block (SIGSTOP): what it runs stays as it is."""
-        pid = self.wait_worker(rank)["pid"]
+    def stopped(self, pid):
+        """The process stands still inside the block (SIGSTOP): what a worker runs stays as it is."""
         os.kill(pid, signal.SIGSTOP)
         try:
             yield

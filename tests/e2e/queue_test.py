@@ -25,7 +25,7 @@ class Holder:
 
     def __init__(self, s):
         self.s = s
-        self.stopped = s.stopped_worker()
+        self.stopped = s.stopped(s.wait_worker()["pid"])
 
     def __enter__(self):
         self.c = self.s.connect()
@@ -105,10 +105,11 @@ def a_lower_priority_number_goes_first():
 @test
 def who_waits_too_long_gets_429_and_the_running_stream_goes_on():
     with Server("--streams=1", "--queue.wait_s=0.3", PATIENT) as s, s.connect() as c:
-        c.send_request("POST", CHAT, {**ENDLESS, "max_tokens": 1000})
+        pid = s.wait_worker()["pid"]
+        c.send_request("POST", CHAT, ENDLESS)
         reader = EventReader(c)
         reader.next()
-        with s.stopped_worker():
+        with s.stopped(pid):
             r = s.post(CHAT, SHORT)
             check_eq((r.status, r.json()["error"]["code"]), (429, "queue_timeout"), "answer")
             check(r.header("retry-after"), "no retry-after")

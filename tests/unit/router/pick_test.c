@@ -42,3 +42,14 @@ TEST(a_worker_that_has_not_measured_itself_can_be_picked) {
     struct pick_worker w[1] = {{.ready = true, .room = 1}};
     CHECK_EQ(pick(w, 1, 1000), 0);
 }
+
+/* A worker that has just joined would look slow by a fixed guess, and everything would pile up on the old one. */
+TEST(a_new_worker_is_taken_to_be_as_fast_as_the_others) {
+    struct pick_worker w[2] = {idle, {.ready = true, .room = 4}};
+    w[0].fill_tokens_per_s = 100000;
+    w[0].round_ms = 0.1;
+    w[0].streams = 1;
+    CHECK_EQ(pick(w, 2, 50), 1);
+    w[1].streams = 2;
+    CHECK_EQ(pick(w, 2, 50), 0);
+}
