@@ -22,9 +22,12 @@ static int wrong_type(const char *param, const char *wanted, const json_t *v, st
 
 static int out_of_range(const char *param, double min, double max, const char *got,
                         struct apierr *e) {
-    if (isinf(max))
+    if (isinf(max) && !isinf(min) && got[0] == '-')
         return apierr_set(e, APIERR_INVALID_VALUE, param, "%s must be at least %.15g, got %s",
                           param, min, got);
+    if (isinf(max)) // nothing that counts ids is beyond a double's whole numbers
+        return apierr_set(e, APIERR_INVALID_VALUE, param, "%s must be at most 2^53, got %s", param,
+                          got);
     return apierr_set(e, APIERR_INVALID_VALUE, param, "%s must be %.15g to %.15g, got %s", param,
                       min, max, got);
 }
@@ -71,6 +74,9 @@ static int read_text(struct field_context *c, const json_t *v, const struct fiel
         return apierr_set(e, APIERR_INVALID_VALUE, f->name,
                           "%s must have %.15g to %.15g bytes, got %zu", f->name, f->min, f->max,
                           len);
+    // Names and keys, not content: what is behind a NUL would be lost without a word.
+    if (strlen(json_string_value(v)) != len)
+        return apierr_set(e, APIERR_INVALID_VALUE, f->name, "%s must not hold a NUL", f->name);
     *ret = arena_strndup(c->arena, json_string_value(v), len);
     return ST_OK;
 }

@@ -264,6 +264,9 @@ static void unlink_stale(const struct sockaddr_un *sa) {
 static int bind_unix(struct listener *l, const char *path, struct err *e) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     uv_pipe_init(l->config.loop, &l->socket.pipe, 0);
+    if (path[0] != '/')
+        return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found 'unix:%s'",
+                       path);
     if (strlen(path) >= sizeof sa.sun_path)
         return err_set(e, ST_INVAL, "listen on unix:%s: a socket's path has at most %zu bytes",
                        path, sizeof sa.sun_path - 1);

@@ -277,7 +277,9 @@ void send_whole(struct send *s, const struct send_head *h, const char *body, siz
     s->owned = false;
     set_head(s, h, len);
     strbuf_reset(&s->buf[s->filling]);
-    strbuf_add(&s->buf[s->filling], body, len);
+    // HEAD: the length that GET's body has, and no body; h2o leaves that to the handler.
+    if (!h2o_memis(s->req->method.base, s->req->method.len, H2O_STRLIT("HEAD")))
+        strbuf_add(&s->buf[s->filling], body, len);
     s->begun = s->final = true;
     h2o_start_response(s->req, &s->gen);
     clean(s);

@@ -45,6 +45,8 @@ def taken(body, path=CHAT):
 
 # (field, value, code). The wanted parameter is the field unless a fourth says otherwise.
 BAD_VALUES = [
+    ("model", "demo\0x", "invalid_value"), ("user", "a\0b", "invalid_value"),
+    ("max_tokens", 10 ** 23, "invalid_value"),
     ("messages", None, "missing_required_parameter"),
     ("messages", "Hi", "invalid_type"),
     ("messages", [], "invalid_value"),

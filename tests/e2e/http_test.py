@@ -68,6 +68,17 @@ def head_gives_the_headers_of_get():
 
 
 @test
+def nothing_follows_the_headers_of_head_on_a_kept_connection():
+    for path, status in (("/v1/models", b"200"), ("/nowhere", b"404"), (CHAT, b"405")):
+        with socket.create_connection(("127.0.0.1", server().port)) as s:
+            s.sendall(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            text = b"".join(iter(lambda: s.recv(65536), b""))
+        head, _, rest = text.partition(b"\r\n\r\n")
+        check(head.split()[1] == status, head)
+        check(rest.startswith(b"HTTP/1.1 200"), lambda: f"{path}: behind the headers came {rest[:60]!r}")
+
+
+@test
 def options_without_cors_settings_allows_no_other_origin():
     r = server().get(CHAT, method="OPTIONS")
     check(r.status in (204, 200, 405), r.status)
