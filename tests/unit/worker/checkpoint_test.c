@@ -791,8 +791,10 @@ TEST(shapes_of_the_published_models_with_experts_add_up_to_their_published_sizes
          .IM = 1024, .IS = 1024, .single = false},
         {"397B-A17B", 60, 4096, 0, 32, 2, 64, false, .parameters = 396346350336, .E = 512, .K = 10,
          .IM = 1024, .IS = 1024, .single = false},
+#ifndef __SANITIZE_THREAD__ // which has no room to map 4.8 TB
         {"2.4T-A95B", 92, 8192, 0, 64, 4, 128, false, .parameters = 2419804697984, .E = 512,
          .K = 10, .IM = 2048, .IS = 2048, .single = false},
+#endif
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) check_published(&models[i]);
 }
