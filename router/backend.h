@@ -1,6 +1,6 @@
 /* backend: the workers as the router sees them: lobby, sockets, processes, restarts.
  *
- * Owns the lobby socket, one pair0 socket per incarnation, and, in `serve`, the child processes. nng's threads only
+ * Owns the lobby socket, one socket per incarnation, and, in `serve`, the child processes. nng's threads only
  * put messages on a list and wake the loop; every callback and every call here is on the loop thread. */
 #pragma once
 #include <stdbool.h>

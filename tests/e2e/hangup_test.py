@@ -65,6 +65,10 @@ def check_free(s):
     s.wait_idle()
     wait_for(lambda: s.metric("railyard_worker_kv_blocks_used") == 0, "the KV blocks are free")
     wait_for(lambda: s.metric("railyard_worker_requests_running") == 0, "the worker runs no stream")
+    # The worker may still have a request and its cancel on the way; what follows in the same line comes behind them.
+    before = generated(s)
+    s.chat(**{**ENDLESS, "max_tokens": 16})
+    wait_for(lambda: generated(s) >= before + 16 and s.metric("railyard_worker_requests_running") == 0, "all before is told of")
     before = generated(s)
     s.chat(**{**ENDLESS, "max_tokens": 7})
     wait_for(lambda: generated(s) >= before + 7, "the worker reports the tokens of the next request")

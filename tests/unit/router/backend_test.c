@@ -110,7 +110,7 @@ TEST(a_worker_that_sends_garbage_is_dropped_and_no_other) {
     } cases[] = {
         {"--garbage=bytes", "bad_frame: "},
         {"--garbage=lie", "bad_frame: frame claims 268435455 objects"},
-        {"--garbage=huge", "its connection closed"},
+        {"--garbage=huge", "a message of 8388609 bytes, at most 8388608"},
         {"--garbage=router", "bad_frame: a worker does not send CANCEL"},
     };
     bed_set_up(&(struct bed_setup){.ranks = 2});
@@ -248,12 +248,30 @@ TEST(late_frames_of_a_stopped_guest_do_no_harm_when_it_wakes) {
     kill(bed.guests[g], SIGSTOP);
     BED_UNTIL(bed.lost[0] == 1);
     uint32_t before = bed.streams[1].count;
-    kill(bed.guests[g], SIGCONT);
-    // It joins anew, or another takes its place before it is through with the frames it had queued.
-    bed_guest(NULL);
+    kill(bed.guests[g], SIGCONT); // it finds its router gone and joins anew
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
     CHECK_EQ(bed_info(0).generation, 2);
     CHECK_EQ(bed.streams[1].count, before);
+    bed_tear_down();
+}
+
+// nng can lose the end of a connection that goes while a message is half written, and then never closes its socket: whoever
+// waits for that is lost too. Large frames and a router that goes at any moment find it within some hundred turns.
+TEST(a_stopped_guest_comes_back_whatever_it_was_doing) {
+    enum { TURNS = 400 };
+    bed_set_up(&(struct bed_setup){.ranks = 1});
+    int g = bed_guest("--per-round=4096", NULL);
+    for (uint32_t i = 1; i <= TURNS; i++) {
+        BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
+        CHECK_EQ(bed_info(0).generation, i);
+        for (uint32_t k = 1; k <= 4; k++) CHECK_OK(bed_submit(0, k, i, 100000000), bed.submit_err);
+        BED_UNTIL(bed.streams[1].count > 0);
+        kill(bed.guests[g], SIGSTOP);
+        backend_drop(bed_rank(0), "the test drops it");
+        kill(bed.guests[g], SIGCONT);
+        bed.streams[1].count = 0;
+    }
+    BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
     bed_tear_down();
 }
 
