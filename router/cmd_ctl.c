@@ -66,6 +66,11 @@ static int print_workers(const char *body, struct err *e) {
     return ST_OK;
 }
 
+static void print_usage(const struct settings *s) {
+    printf("railyard ctl workers [--ops=ADDRESS]: the workers of a running router, one a line\n\n");
+    settings_help(s, stdout);
+}
+
 int cmd_ctl(int argc, char **argv) {
     struct values v = {0};
     struct settings s;
@@ -75,6 +80,12 @@ int cmd_ctl(int argc, char **argv) {
     int n = 0, status = 1;
     struct strbuf body = {0};
     signal(SIGPIPE, SIG_IGN); // a server that hangs up is an error
+    for (int i = 0; i < argc; i++) {
+        if (strcmp(argv[i], "--help")) continue;
+        print_usage(&s);
+        status = 0;
+        goto out;
+    }
     int st = settings_parse(&s, argc, argv, args, &n, &e);
     if (st || n != 1 || strcmp(args[0], "workers")) {
         fprintf(stderr, "%s%suse: railyard ctl workers [--ops=ADDRESS]\n", e.msg, st ? "\n" : "");

@@ -137,6 +137,27 @@ TEST(logits_writes_a_numpy_file_whose_bits_do_not_follow_the_chunk) {
     free(p_1);
 }
 
+// A whole window of the demo, and one id more.
+TEST(logits_takes_as_many_ids_as_the_context_has_and_no_more) {
+    enum { CONTEXT = 4096 };
+    struct strbuf ids = {0};
+    for (int i = 0; i < CONTEXT; i++) strbuf_printf(&ids, "%c%d", i ? ',' : '[', i % 97);
+    strbuf_add_char(&ids, ']');
+    CHECK_EQ(run_with("[1,2,3,4,5]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_OK);
+    CHECK_EQ(run_with("[1,2,3,4,5,6]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "ids: wanted at most 5 (context), found 6");
+    CHECK_EQ(run_with("[1,2,9999]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "ids[2]: wanted an id below 4096, found 9999");
+    ids.p[ids.len - 1] = ',';
+    strbuf_add_str(&ids, "7]");
+    CHECK_EQ(run_with(ids.p, "logits '%s' --out=/dev/null", demo()), EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "context: wanted at most the checkpoint's 4096, found 4097");
+    strbuf_fini(&ids);
+}
+
 TEST(logits_refuses_what_is_no_list_of_ids_by_its_place) {
     static const struct {
         const char *in, *says;
