@@ -18,7 +18,6 @@ enum { LENGTH_BYTES = 4, BUFFER_BYTES = 64 << 10, DIAL_MS = 5000, WHY_BYTES = 96
 struct tube {
     struct tube_events events;
     nng_stream_listener *listener;
-    nng_stream_dialer *dialer;
     nng_aio *open_aio, *recv_aio, *send_aio;
 
     pthread_mutex_t lock; // guards down to resume_wanted
@@ -228,14 +227,16 @@ int tube_listen(struct tube **ret, const char *url, const struct tube_events *ev
 
 int tube_dial(struct tube **ret, const char *url, const struct tube_events *events, struct err *e) {
     struct tube *t;
+    nng_stream_dialer *dialer = NULL;
     int rv = tube_new(&t, events, NULL);
-    if (!rv) rv = nng_stream_dialer_alloc(&t->dialer, url);
+    if (!rv) rv = nng_stream_dialer_alloc(&dialer, url);
     if (!rv) {
         nng_aio_set_timeout(t->open_aio, DIAL_MS);
-        nng_stream_dialer_dial(t->dialer, t->open_aio);
+        nng_stream_dialer_dial(dialer, t->open_aio);
         nng_aio_wait(t->open_aio);
         rv = nng_aio_result(t->open_aio);
     }
+    if (dialer) nng_stream_dialer_free(dialer); // the stream outlives it
     if (rv) {
         tube_close(t);
         return err_set(e, ST_CLOSED, "dial '%s': %s", url, nng_strerror(rv));
@@ -264,7 +265,6 @@ void tube_close(struct tube *t) {
     end_aio(t->send_aio);
     if (s) nng_stream_free(s);
     if (t->listener) nng_stream_listener_free(t->listener);
-    if (t->dialer) nng_stream_dialer_free(t->dialer);
     if (t->sending) nng_msg_free(t->sending);
     if (t->partial) nng_msg_free(t->partial);
     pthread_mutex_destroy(&t->lock);

@@ -6,7 +6,7 @@
 #include "common/version.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/checkpoint_linear.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

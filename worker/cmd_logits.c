@@ -4,7 +4,7 @@
 #include "common/num.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 #include "worker/npy.h"
 #include "worker/options.h"
 

@@ -3,7 +3,7 @@
 #include "common/log.h"
 #include "common/version.h"
 #include "worker/cmd.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* program: railyard-worker as a user calls it: what its subcommands print, write and exit with. */
 #include "common/strbuf.h"
 #include "tests/lib/test.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 
 #include <jansson.h>
 #include <stdarg.h>
