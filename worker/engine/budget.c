@@ -10,6 +10,7 @@
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +80,7 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
 static uint64_t carved(struct model *m, struct round *r) {
     struct carve c = {0};
     model_carve(m, &c, r);
-    return align_up_u64(carve_bytes(&c), m->ops->alloc_step);
+    return carve_bytes(&c);
 }
 
 static uint64_t measure(struct budget *b, struct model *m, struct round *r, uint32_t streams,
@@ -168,7 +169,9 @@ static int fit(const struct ask *a, struct err *e) {
     uint32_t context = a->c->context_max ? a->c->context_max : a->m->cfg->max_position;
     uint32_t streams = fit_streams(a, context);
     uint64_t page = model_kv_page_bytes(a->m);
-    uint64_t fixed = measure(a->b, a->m, a->r, streams, context, 0);
+    // No pages take the least there is; page sizes are multiples of it.
+    uint64_t fixed = measure(a->b, a->m, a->r, streams, context, 0) - CARVE_ALIGN;
+    assert(page % CARVE_ALIGN == 0);
     uint32_t one = pages_of(context);
     uint64_t pages = (uint64_t)one * streams;
     if (page) pages = min_u64(pages, a->room > fixed ? (a->room - fixed) / page : 0);
@@ -201,7 +204,8 @@ static int place(const struct ask *a, struct err *e) {
     if (st == ST_NOMEM) return refuse(a, context, e);
     if (st) return st;
     weights_map_embedding(&a->m->w, a->b->place.host);
-    a->b->need = a->b->place.host ? ask.need_host : ask.need_card;
+    a->b->need =
+        align_up_u64(a->b->place.host ? ask.need_host : ask.need_card, a->m->ops->alloc_step);
     return ST_OK;
 }
 
@@ -213,7 +217,8 @@ static uint64_t room_of(const struct model *m, const struct engine_config *c, ui
     uint64_t left = m->ops->free_bytes(m->ops->ctx);
     if (!own_memory(m)) left = left > m->w.bytes ? left - m->w.bytes : 0;
     left = fraction < 1 ? (uint64_t)((double)left * fraction) : left;
-    return left > less ? left - less : 0;
+    left = left > less ? left - less : 0;
+    return left / m->ops->alloc_step * m->ops->alloc_step;
 }
 
 int budget_make(struct budget *ret, struct model *m, struct round *r,
@@ -230,6 +235,8 @@ int budget_make(struct budget *ret, struct model *m, struct round *r,
     if (st) return st;
     measure(&b, m, r, 1, KV_PAGE_TOKENS, 1); // for the weights' bytes
     b.room = room_of(m, config, less);
+    if (!b.room) st = m->ops->sync(m->ops->ctx, e); // a device that has failed has no room either
+    if (st) return st;
     struct ask a = {&b, m, r, config, b.room};
     st = place(&a, e);
     if (!st) st = fit(&a, e);

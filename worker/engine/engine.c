@@ -192,7 +192,7 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     if (st) return st;
     make_host(eng);
     fill_info(eng);
-    return ST_OK;
+    return eng->ops.sync(eng->ops.ctx, e);
 }
 
 int engine_new(struct engine **ret, const struct engine_config *config, struct err *e) {
