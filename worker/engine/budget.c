@@ -245,9 +245,3 @@ int budget_make(struct budget *ret, struct model *m, struct round *r,
     *ret = b;
     return ST_OK;
 }
-
-uint64_t budget_less(const struct budget *b, uint64_t less, uint64_t step) {
-    uint64_t next = b->room > step ? b->room - step : 0;
-    if (b->room > b->need && next < b->need) next = b->need;
-    return less + (b->room - next);
-}

@@ -22,5 +22,3 @@ struct budget {
 // largest context that would fit.
 int budget_make(struct budget *ret, struct model *m, struct round *r,
                 const struct engine_config *config, uint64_t less, struct err *e);
-// What to leave next, after the device had not even the last budget's bytes. At the end of it budget_make refuses.
-uint64_t budget_less(const struct budget *b, uint64_t less, uint64_t step);

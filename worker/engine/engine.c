@@ -57,8 +57,10 @@ static int take_memory(struct engine *eng, const struct engine_config *config, s
         round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
         st = carve_block(eng, e);
         if (st != ST_NOMEM || !eng->ops.host_alloc) return st;
-        less = budget_less(&eng->budget, less, step);
-        step *= 2;
+        // Ever larger steps down to what is needed, so that it is tried itself; behind it other rules hold, from small steps.
+        uint64_t spare = eng->budget.room - eng->budget.need;
+        less += spare ? min_u64(step, spare) : eng->ops.alloc_step;
+        step = spare ? 2 * step : eng->ops.alloc_step;
     }
 }
 
