@@ -2,9 +2,9 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
-#include "proto/exit_code.h"
 #include "worker/npy.h"
 #include "worker/options.h"
 

@@ -1,7 +1,7 @@
 /* program: railyard-worker as a user calls it: what its subcommands print, write and exit with. */
 #include "common/strbuf.h"
-#include "tests/lib/test.h"
 #include "proto/exit_code.h"
+#include "tests/lib/test.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -75,12 +75,30 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
         {"logits /no/such/folder --out=/dev/null", "wanted a JSON array", EXIT_CODE_USAGE},
         {"worker /no/such/folder --lobby=/no/such/lobby.sock --log.level=error", "/no/such/folder",
          EXIT_CODE_MODEL},
+        {"worker x --lobby=tcp://127.0.0.1:9",
+         "lobby 'tcp://127.0.0.1:9': wanted ipc:// and a path", EXIT_CODE_USAGE},
+        {"worker x --lobby=ipc://", "lobby 'ipc://': wanted ipc:// and a path", EXIT_CODE_USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_EQ(run("%s", cases[i].args), cases[i].code);
         CHECK_HAS(output.p, cases[i].says);
         CHECK(strchr(output.p, '\n') == output.p + output.len - 1); // one line
     }
+}
+
+// Once, and by name, that nobody is there; then quietly until somebody is.
+TEST(a_worker_without_a_router_says_what_it_dials_and_why_in_vain) {
+    struct strbuf c = {0};
+    strbuf_printf(
+        &c, "timeout -s TERM 2 '%s/railyard-worker' worker '%s' --lobby=/no/such/lobby.sock 2>&1",
+        getenv("RAILYARD_BUILD"), demo());
+    run_line(c.p);
+    strbuf_fini(&c);
+    const char *said = strstr(output.p, "warn  railyard-worker waiting_for_router");
+    CHECK(said != NULL);
+    CHECK_HAS(said, "lobby=\"ipc:///no/such/lobby.sock\" reason=\"dial the lobby");
+    CHECK_HAS(said, "No such file or directory");
+    CHECK(strstr(strchr(said, '\n'), "waiting_for_router") == NULL);
 }
 
 TEST(inspect_names_layers_types_and_sizes_and_finds_the_demo_right) {
