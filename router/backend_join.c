@@ -67,11 +67,13 @@ static void on_status(struct backend *b, const struct frame_status *st) {
         b->fault = "its engine has failed";
         return backend_lose(b, st->reason, BACKEND_FAILED);
     }
-    if (st->state == FRAME_STATE_READY) {
+    bool ready = st->state == FRAME_STATE_READY;
+    if (ready) {
         b->reason[0] = '\0';
         b->fault = NULL;
     }
-    backend_set_state(b, state_of(st->state));
+    // Sent before our DRAIN was read.
+    backend_set_state(b, ready && b->drain_asked ? BACKEND_DRAINING : state_of(st->state));
     if (b->peer) s->c.events.on_room(s->c.events.arg, b);
 }
 
@@ -203,7 +205,8 @@ static int open_incarnation(struct backend *b, struct err *e) {
 
 static void begin_incarnation(struct backend *b) {
     b->joined_ms = mono_ms();
-    b->up = b->exit_asked = false;
+    b->up = b->drain_asked = false;
+    if (!b->own) b->exit_asked = false; // of a process of ours it stands until that is started anew
     b->lost_ms = 0;
     b->status = (struct frame_status){0};
     b->reason[0] = '\0';

@@ -10,7 +10,7 @@ CHAT = "/v1/chat/completions"
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
 # Long enough that nobody waits for its end; a hang-up is what ends it.
 ENDLESS = {**SHORT, "max_tokens": 3000, "ignore_eos": True}
-LONG_PROMPT = {"messages": [{"role": "user", "content": "the cat and the dog " * (150 if SMALL else 600)}], "max_tokens": 500,
+LONG_PROMPT = {"messages": [{"role": "user", "content": "the cat and the dog " * 600}], "max_tokens": 500,
                "ignore_eos": True}
 
 
@@ -110,7 +110,7 @@ def case_05_a_hang_up_in_the_fill_frees_the_stream():
 @test
 def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs():
     s = server()
-    long = {**ENDLESS, "max_tokens": 200 if SMALL else 2000}  # runs until its worker has been stopped
+    long = {**ENDLESS, "max_tokens": 2000}  # runs until its worker has been stopped
     pid = s.wait_worker()["pid"]
     wanted = s.chat(**long)["choices"][0]["token_sha256"]
     s.wait_idle()

@@ -89,9 +89,10 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
 // Once, and by name, that nobody is there; then quietly until somebody is.
 TEST(a_worker_without_a_router_says_what_it_dials_and_why_in_vain) {
     struct strbuf c = {0};
+    const char *build = getenv("RAILYARD_BUILD");
     strbuf_printf(
         &c, "timeout -s TERM 2 '%s/railyard-worker' worker '%s' --lobby=/no/such/lobby.sock 2>&1",
-        getenv("RAILYARD_BUILD"), demo());
+        build ? build : "build", demo());
     run_line(c.p);
     strbuf_fini(&c);
     const char *said = strstr(output.p, "warn  railyard-worker waiting_for_router");
