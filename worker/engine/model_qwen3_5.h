@@ -37,6 +37,8 @@ struct model {
     float *freq; // [rope.pairs]
     struct weights w;
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
+    bool short_s,
+        short_conv; // ... a commit passes its matrices, or its convolution, one row too few
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
     uint32_t full_layers, delta_layers;
@@ -61,7 +63,7 @@ struct model {
     } moe;
     devptr head_x, logits;
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
-    devptr commit_runs;
+    devptr commit_runs, planted_runs;
 };
 
 // ST_UNSUPPORTED names the size that the operations cannot take.
