@@ -42,6 +42,8 @@ static const struct setting table[] = {
     {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
      "a planted fault, for the tests that must find it"},
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
+    {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
+     "inspect: print nothing but what is wrong"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
      "least level of a line on stderr"},
     {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,
