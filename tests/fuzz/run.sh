@@ -6,7 +6,7 @@
 #                                                  the corpus must pass by and the fuzzer must find within a minute
 #   sh tests/fuzz/run.sh TARGET --cover            the coverage of the committed corpus alone
 #
-# Exit status 0: nothing found, or with --planted: found. Needs clang-14 and llvm-14. Builds are under build-fuzz/.
+# Exit status 0: nothing found, or with --planted: found. Needs clang-14, libclang-rt-14-dev and llvm-14. Builds are under build-fuzz/.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:$PATH
@@ -93,12 +93,12 @@ case $what in
     echo "$target: nothing found in $what s, $(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log") runs"
     cover "$corpus" "$work/found"
     if [ -n "$keep" ]; then
+        # An input for each new edge, so that the corpus stays small.
         mkdir -p "$work/merged"
-        "build-fuzz/clean/tests/fuzz/fuzz_$target" -merge=1 -max_len=$max_len "$work/merged" "$corpus" "$work/found" \
-            >>"$work/log" 2>&1 || exit 1
+        "build-fuzz/clean/tests/fuzz/fuzz_$target" -set_cover_merge=1 -use_counters=0 -max_len=$max_len "$work/merged" \
+            "$corpus" "$work/found" >>"$work/log" 2>&1 || exit 1
         for f in "$work/merged"/*; do
-            name=$(sha256sum "$f" | cut -c 1-16)
-            grep -q . "$f" && cmp -s "$f" "$corpus/$name" || cp "$f" "$corpus/$name"
+            [ ! -f "$f" ] || cp "$f" "$corpus/$(sha256sum "$f" | cut -c 1-16)"
         done
         echo "corpus: $(ls "$corpus" | wc -l) inputs"
         cover "$corpus"
