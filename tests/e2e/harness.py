@@ -350,6 +350,24 @@ class Server(Process):
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def held(self, body, path="/v1/chat/completions", rank=0):
+        """A stream of body runs inside the block, and its worker stands still. Yields the stream's reader, past its first
+        event. The engine may be through before the stop: then another stream is begun."""
+        pid = self.wait_worker(rank)["pid"]
+        for _ in range(50):
+            with self.connect() as c:
+                c.send_request("POST", path, {**body, "stream": True})
+                reader = EventReader(c)
+                reader.next()
+                with self.stopped(pid):
+                    # What the worker had sent is taken in by now, or within the second look.
+                    if self.running_streams() and self.get("/readyz") and self.running_streams():
+                        yield reader
+                        return
+                reader.rest()
+        raise Failed("50 streams were over before their worker could be stopped")
+
     def running_streams(self):
         return self.metric("vllm:num_requests_running")
 
