@@ -7,7 +7,7 @@ import signal
 from harness import (EventReader, FakeWorker, Server, alive, check, check_eq, check_in, join_chunks, main, test, wait_for)
 
 CHAT = "/v1/chat/completions"
-BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 120, "ignore_eos": True,
+BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 1000, "ignore_eos": True,
         "seed": 7, "return_token_ids": True, "return_logits_hash": True, "temperature": 0}
 SAMPLED = {**BODY, "temperature": 1.1, "top_p": 0.95, "top_k": 50, "presence_penalty": 0.4, "frequency_penalty": 0.3,
            "repetition_penalty": 1.1, "logit_bias": {"300": 2}}
