@@ -70,6 +70,11 @@ static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
 }
 
+static void cpu_fill(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
+    uint32_t *w = cpu_ptr(p);
+    for (uint64_t i = 0; i < bytes / sizeof *w; i++) w[i] = word;
+}
+
 static int cpu_sync(void *ctx, struct err *e) {
     return ST_OK;
 }
@@ -155,6 +160,7 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .write = cpu_write,
                         .read = cpu_read,
                         .copy = cpu_copy,
+                        .fill = cpu_fill,
                         .sync = cpu_sync,
                         .weight_room = cpu_weight_room,
                         .weight_put = cpu_weight_put};

@@ -5,7 +5,8 @@
  *         query rounded to bf16 and the key; then * scale. p = e^(score - m), m the tile's maximum, rounded to bf16; l: lane
  *         i adds p[i] and p[i + 32], lanes by xor 16, 8, 4, 2, 1. The tile's values: a chain of steps over its keys,
  *         sixteen neighbours a step, from 0.
- *         F32: both chains are fused multiply-adds, ascending, and p stays fp32.
+ *         F32: fused multiply-adds, ascending: of a score sixteen chains, chain i over dimensions i, i + 16, ..,
+ *         added by halves; of the values one chain over the keys. p stays fp32.
  *         A tile joins its chunk and a chunk what was before it, in key order: M' = max(M, m), sum' = fma(sum, e^(m - M'),
  *         SUM * e^(M - M')). At the end (sum / l) * sigmoid(gate).
  * Equals  attn_ref.c, bit for bit.
@@ -75,9 +76,17 @@ DEVICE_FN void tile_scores_f32(struct shared *s, const struct view *v, uint64_t 
         if (key >= n) continue;
         const float *k = (const float *)v->k + tile + (uint64_t)key * v->dim;
         const float *q = s->rows + query * v->dim;
-        float sum = 0;
-        for (uint32_t d = 0; d < v->dim; d++) sum = fmaf(q[d], k[d], sum);
-        s->score[query][key] = sum * scale;
+        float part[16];
+#pragma unroll
+        for (int j = 0; j < 16; j++) part[j] = 0;
+        for (uint32_t d = 0; d < v->dim; d += 16)
+#pragma unroll
+            for (int j = 0; j < 16; j++) part[j] = fmaf(q[d + j], k[d + j], part[j]);
+#pragma unroll
+        for (int half = 8; half; half /= 2)
+#pragma unroll
+            for (int j = 0; j < half; j++) part[j] = part[j] + part[j + half];
+        s->score[query][key] = part[0] * scale;
     }
 }
 

@@ -33,9 +33,12 @@ static void scores(const struct query *q, uint64_t tile, uint32_t n, float ret[A
     if (kv->dtype == DTYPE_F32) {
         for (uint32_t j = 0; j < n; j++) {
             const float *k = (const float *)refs_ptr(kv->k) + tile + (uint64_t)j * kv->dim;
-            ret[j] = 0;
-            for (uint32_t d = 0; d < kv->dim; d++) ret[j] = fmaf(q->q[d], k[d], ret[j]);
-            ret[j] = ret[j] * q->a->scale;
+            float part[16] = {0};
+            for (uint32_t d = 0; d < kv->dim; d++)
+                part[d % 16] = fmaf(q->q[d], k[d], part[d % 16]);
+            for (uint32_t half = 8; half; half /= 2)
+                for (uint32_t i = 0; i < half; i++) part[i] = part[i] + part[i + half];
+            ret[j] = part[0] * q->a->scale;
         }
         return;
     }

@@ -38,7 +38,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_work *w,
     l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
     l->grid[0] = blocks;
     l->grid[1] = ceil_div_u32(a->rows, rows);
-    l->block[0] = LINEAR_WARPS * linear_segments(cols) * 32;
+    l->block[0] = LINEAR_WARPS * min_u32(linear_segments(cols), LINEAR_SEGMENTS_BESIDE) * 32;
 }
 
 void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,

@@ -15,6 +15,7 @@ struct op_case {
     uint32_t outputs; // floats
     void (*run)(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret);
     void (*reference)(const struct op_case *c, double *ret);
+    double half_tolerance; // where linear layers round their inputs to 16 bits (CUDA); 0: tolerance
 };
 
 extern const struct op_case op_cases[];
