@@ -103,6 +103,7 @@ const char *const *ops_cpu_variants(void) {
     static const char *const avx2[] = {"base", "avx2", NULL};
     static const char *const avx512[] = {"base", "avx2", "avx512", NULL};
     __builtin_cpu_init();
+    if (!__builtin_cpu_supports("fma")) return base;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return avx512;
