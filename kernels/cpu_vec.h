@@ -221,7 +221,8 @@ CPU_INLINE vh vf_to_bf16(vf v) {
 CPU_INLINE vu vf_to_e4m3(vf v) {
     vu u = (vu)v, sign = u >> 24 & 0x80u, mag = u & 0x7fffffffu;
     vu normal = (mag + 0x7ffffu + (mag >> 20 & 1u) - (120u << 23)) >> 20;
-    vu small = (vu)((vf)mag + 16384.0f) - 0x46800000u; // subnormal: multiples of 2^-9, by one rounded sum
+    vu small =
+        (vu)((vf)mag + 16384.0f) - 0x46800000u; // subnormal: multiples of 2^-9, by one rounded sum
     vi is_small = (vi)(mag < 0x3c800000u), is_large = (vi)(mag >= 0x43e00000u), nan = v != v;
     vi r = (is_small & (vi)small) | (~is_small & (vi)normal);
     r = (is_large & 0x7e) | (~is_large & r);

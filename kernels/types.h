@@ -67,5 +67,6 @@ struct kv_view {
     devptr table; // u32
     uint32_t pages_per_slot;
     uint32_t heads, dim;
-    enum dtype dtype; // F32, BF16 or E4M3: to nearest even at the store; E4M3 with what lies beyond 448 to 448
+    enum dtype
+        dtype; // F32, BF16 or E4M3: to nearest even at the store; E4M3 with what lies beyond 448 to 448
 };

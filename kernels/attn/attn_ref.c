@@ -18,7 +18,7 @@ struct part { // of the keys: a chunk, or all chunks so far
 struct query {
     const struct attn_args *a;
     const float *q;
-    uint32_t head;         // key head
+    uint32_t head; // key head
     struct part chunk, all;
     struct mma_one split[KV_DIM_MAX];
 };
@@ -34,8 +34,7 @@ static void scores(const struct query *q, uint64_t tile, uint32_t n, float ret[A
         for (uint32_t j = 0; j < n; j++) {
             const float *k = (const float *)refs_ptr(kv->k) + tile + (uint64_t)j * kv->dim;
             float part[16] = {0};
-            for (uint32_t d = 0; d < kv->dim; d++)
-                part[d % 16] = fmaf(q->q[d], k[d], part[d % 16]);
+            for (uint32_t d = 0; d < kv->dim; d++) part[d % 16] = fmaf(q->q[d], k[d], part[d % 16]);
             for (uint32_t half = 8; half; half /= 2)
                 for (uint32_t i = 0; i < half; i++) part[i] = part[i] + part[i + half];
             ret[j] = part[0] * q->a->scale;
@@ -46,10 +45,10 @@ static void scores(const struct query *q, uint64_t tile, uint32_t n, float ret[A
     for (uint32_t first = 0; first < n; first += MMA_LANES) {
         for (uint32_t d = 0; d < kv->dim; d++)
             for (uint32_t j = 0; j < MMA_LANES; j++)
-                mma_put(&keys[d], j,
-                        mma_split(half_at(kv->k, tile + (uint64_t)(first + j) * kv->dim + d,
-                                          kv->dtype),
-                                  DTYPE_BF16));
+                mma_put(
+                    &keys[d], j,
+                    mma_split(half_at(kv->k, tile + (uint64_t)(first + j) * kv->dim + d, kv->dtype),
+                              DTYPE_BF16));
         mma_chain(ret + first, keys, q->split, kv->dim / MMA_K);
         for (uint32_t j = first; j < first + MMA_LANES; j++) ret[j] = ret[j] * q->a->scale;
     }
@@ -75,7 +74,8 @@ static void tile_values(const struct query *q, uint64_t tile, uint32_t n, const 
         const float *v = (const float *)refs_ptr(kv->v) + tile;
         for (uint32_t d = 0; d < kv->dim; d++) {
             ret[d] = 0;
-            for (uint32_t j = 0; j < n; j++) ret[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], ret[d]);
+            for (uint32_t j = 0; j < n; j++)
+                ret[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], ret[d]);
         }
         return;
     }
@@ -98,8 +98,7 @@ static void merge(struct part *to, float max, float sum, const float *values, ui
     float old = arith_exp(to->max - now), fresh = arith_exp(max - now);
     to->sum = fmaf(sum, fresh, to->sum * old);
     to->max = now;
-    for (uint32_t d = 0; d < dim; d++)
-        to->values[d] = fmaf(values[d], fresh, to->values[d] * old);
+    for (uint32_t d = 0; d < dim; d++) to->values[d] = fmaf(values[d], fresh, to->values[d] * old);
 }
 
 static void part_empty(struct part *p) {

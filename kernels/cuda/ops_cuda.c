@@ -21,6 +21,11 @@
     }
 PLANS_ALL(CUDA_OP)
 
+// Its rows lie in the work memory that all operations share.
+static uint64_t experts_room_cuda(void *ctx, const struct experts_args *a) {
+    return 0;
+}
+
 // What a working table must have.
 static const struct {
     const char *name;
@@ -146,6 +151,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
+    o->experts_room = experts_room_cuda;
     PLANS_ALL(CUDA_FILL)
 #undef CUDA_FILL
 }

@@ -12,6 +12,7 @@ struct delta_norm_args;
 struct delta_scan_args;
 struct embed_args;
 struct expert_sum_args;
+struct experts_args;
 struct gated_norm_args;
 struct kv_append_args;
 struct linear_args;
@@ -38,5 +39,6 @@ struct swiglu_args;
     X(delta_scan)                                                                                  \
     X(gated_norm)                                                                                  \
     X(router)                                                                                      \
+    X(experts)                                                                                     \
     X(expert_sum)
 PLANS_ALL(PLANS_DECLARE)

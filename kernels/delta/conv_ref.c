@@ -47,6 +47,5 @@ static void store_channel(const struct conv_store_args *a, const struct run *run
 void conv_store_ref(const struct conv_store_args *a) {
     const struct run *runs = refs_ptr(a->runs);
     for (uint32_t r = 0; r < a->runs_count; r++)
-        for (uint32_t c = 0; c < a->channels && !runs[r].record; c++)
-            store_channel(a, &runs[r], c);
+        for (uint32_t c = 0; c < a->channels && !runs[r].record; c++) store_channel(a, &runs[r], c);
 }

@@ -12,7 +12,7 @@
 
 enum {
     LINEAR_STEP = 16,
-    LINEAR_GROUP = 4, // steps that are never cut apart: 64 neighbours
+    LINEAR_GROUP = 4,           // steps that are never cut apart: 64 neighbours
     LINEAR_SEGMENTS_BESIDE = 2, // of an EXL3 block at once; the others follow
     LINEAR_WARPS = 8,
     LINEAR_TILE = 16, // outputs of a warp

@@ -51,7 +51,8 @@ static void run_half(const struct linear_args *a, const struct linear_part *p) {
         for (uint32_t row = 0; row < a->rows; row++) {
             float y[MMA_LANES];
             sum_segments(v, x + (size_t)row * padded, cols, y);
-            for (uint32_t l = 0; l < MMA_LANES && n + l < p->w.rows; l++) store(p, row, n + l, y[l]);
+            for (uint32_t l = 0; l < MMA_LANES && n + l < p->w.rows; l++)
+                store(p, row, n + l, y[l]);
         }
     }
     free(x);
@@ -114,8 +115,8 @@ static void decode_strip(const struct weight *w, uint32_t strip, struct mma_vec 
     const char *data = refs_ptr(w->data);
     for (uint32_t k = 0; k < w->cols; k += EXL3_TILE) {
         float v[EXL3_TILE * EXL3_TILE];
-        decode_tile(data + ((uint64_t)k / EXL3_TILE * (w->rows / EXL3_TILE) + strip) * bytes, &w->exl3,
-                    v);
+        decode_tile(data + ((uint64_t)k / EXL3_TILE * (w->rows / EXL3_TILE) + strip) * bytes,
+                    &w->exl3, v);
         for (uint32_t i = 0; i < EXL3_TILE; i++)
             for (uint32_t n = 0; n < EXL3_TILE; n++)
                 mma_put(&ret[step_place(k + i)], n,
@@ -139,8 +140,7 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
     struct mma_one *x = mem_calloc((size_t)a->rows * cols, sizeof *x);
     struct mma_vec *v = mem_calloc(cols, sizeof *v);
     float *y = mem_calloc((size_t)a->rows * outputs, sizeof *y);
-    for (uint32_t row = 0; row < a->rows; row++)
-        rotate_row(a, &p->w, row, x + (size_t)row * cols);
+    for (uint32_t row = 0; row < a->rows; row++) rotate_row(a, &p->w, row, x + (size_t)row * cols);
     for (uint32_t strip = 0; strip < outputs / EXL3_TILE; strip++) {
         decode_strip(&p->w, strip, v);
         for (uint32_t row = 0; row < a->rows; row++)

@@ -20,6 +20,9 @@ struct op_case {
 
 extern const struct op_case op_cases[];
 extern const uint32_t op_cases_count;
+// More, where kernels of a GPU change their shape: too slow for the CPU and its references.
+extern const struct op_case op_cases_rows[];
+extern const uint32_t op_cases_rows_count;
 
 // Of a value's bits, in order.
 uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count);

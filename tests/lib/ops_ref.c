@@ -34,8 +34,11 @@ static int sync_ref(void *ctx, struct err *e) {
     return ST_OK;
 }
 
-static void close_ref(void *ctx) {
+static uint64_t experts_room_ref(void *ctx, const struct experts_args *a) {
+    return 1;
 }
+
+static void close_ref(void *ctx) {}
 
 #define OPS_REF(op)                                                                                \
     static void op##_of_table(void *ctx, const struct op##_args *a) {                              \
@@ -52,7 +55,8 @@ void ops_ref_open(struct ops *ret) {
                         .write = write_ref,
                         .read = read_ref,
                         .copy = copy_ref,
-                        .sync = sync_ref};
+                        .sync = sync_ref,
+                        .experts_room = experts_room_ref};
 #define OPS_FILL(op) ret->op = op##_of_table;
     PLANS_ALL(OPS_FILL)
 }

@@ -365,7 +365,7 @@ static void routed_experts(struct model *m, const struct moe_weights *w, uint32_
     args.weights = m->moe.weights;
     args.y = m->moe.routed;
     args.scratch = m->moe.scratch;
-    args.table = w->experts;
+    args.table = w->table;
     m->ops->experts(m->ops->ctx, &args);
 }
 

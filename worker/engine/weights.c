@@ -211,6 +211,11 @@ static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_packed(v, i, l->moe.experts);
     else
         for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
+    uint64_t bytes = count * sizeof *l->moe.experts;
+    if (v->carve)
+        l->moe.table = carve_take(v->carve, bytes);
+    else
+        v->ops->write(v->ops->ctx, l->moe.table, l->moe.experts, bytes);
 }
 
 static void visit_mlp(struct visit *v, uint32_t i, struct layer_weights *l) {

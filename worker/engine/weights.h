@@ -31,6 +31,7 @@ struct moe_weights {           // nothing in a dense model
     struct weight router;      // [X, D]
     struct weight shared_gate; // [1, D]
     struct expert *experts;    // [X]
+    devptr table;              // the same on the device
 };
 
 struct layer_weights {

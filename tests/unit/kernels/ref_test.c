@@ -56,9 +56,10 @@ TEST(groupings_of_rows_change_no_bit_of_a_twin) {
         c->run(&o, c, 2, got);
         for (uint32_t k = 0; k < c->outputs; k++)
             if (memcmp(&want[k], &got[k], sizeof *got))
-                test_fail(__FILE__, __LINE__, "%s [%u, %u, %u, %u, %u, %u] output %u: %.9g and %.9g",
-                          c->name, c->size[0], c->size[1], c->size[2], c->size[3], c->size[4],
-                          c->size[5], k, (double)want[k], (double)got[k]);
+                test_fail(__FILE__, __LINE__,
+                          "%s [%u, %u, %u, %u, %u, %u] output %u: %.9g and %.9g", c->name,
+                          c->size[0], c->size[1], c->size[2], c->size[3], c->size[4], c->size[5], k,
+                          (double)want[k], (double)got[k]);
         free(want);
         free(got);
     }
