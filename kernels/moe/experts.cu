@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 }
 
 DEVICE_FN const struct expert &expert_at(const struct experts_params &p, uint32_t e) {
-    return device_ptr<const struct expert>(p.a.table)[e];
+    return device_ptr<const struct expert>(p.a.dev_table)[e];
 }
 
 // Grid: sorted picks, channels / 128, gate and up.

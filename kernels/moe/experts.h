@@ -18,9 +18,9 @@ struct expert {
 
 struct experts_args {
     devptr x, experts, weights, y;
-    devptr scratch;   // experts_room bytes
-    devptr table;     // [X] struct expert
-    devptr dev_table; // the same bytes on the device
+    devptr scratch;             // experts_room bytes
+    const struct expert *table; // [X], in host memory; stays as it is while the device lives
+    devptr dev_table;           // the same bytes on the device
     uint32_t rows;
     uint32_t dim, width, count, per_token; // D, I, X, P
 };

@@ -108,9 +108,8 @@ static devptr at_pick(float *p, const struct batch *b, uint32_t i, uint32_t widt
 static void gate_and_up(struct cpu *c, const struct batch *b) {
     struct linear_args calls[CPU_LINEAR_MANY];
     uint32_t width = b->a->width;
-    const struct expert *table = cpu_ptr(b->a->table);
     for (uint32_t i = 0; i < b->count; i++) {
-        const struct expert *e = &table[b->experts[i]];
+        const struct expert *e = &b->a->table[b->experts[i]];
         calls[i] =
             (struct linear_args){.x = at_pick(b->x, b, i, b->a->dim),
                                  .rows = rows_of(b, i),
@@ -123,13 +122,12 @@ static void gate_and_up(struct cpu *c, const struct batch *b) {
 
 static void down(struct cpu *c, const struct batch *b) {
     struct linear_args calls[CPU_LINEAR_MANY];
-    const struct expert *table = cpu_ptr(b->a->table);
     for (uint32_t i = 0; i < b->count; i++)
-        calls[i] = (struct linear_args){
-            .x = at_pick(b->gate, b, i, b->a->width),
-            .rows = rows_of(b, i),
-            .parts_count = 1,
-            .parts = {{.w = table[b->experts[i]].down, .y = at_pick(b->out, b, i, b->a->dim)}}};
+        calls[i] = (struct linear_args){.x = at_pick(b->gate, b, i, b->a->width),
+                                        .rows = rows_of(b, i),
+                                        .parts_count = 1,
+                                        .parts = {{.w = b->a->table[b->experts[i]].down,
+                                                   .y = at_pick(b->out, b, i, b->a->dim)}}};
     CPU_NAME(linear_many)(c, calls, b->count);
 }
 

@@ -28,7 +28,7 @@ static void run_pick(const struct experts_args *a, const struct expert *e, uint6
 void experts_ref(const struct experts_args *a) {
     float *gate = mem_calloc(a->width, sizeof *gate), *up = mem_calloc(a->width, sizeof *up);
     float *out = mem_calloc(a->dim, sizeof *out);
-    const struct expert *table = refs_ptr(a->table);
+    const struct expert *table = a->table;
     for (uint64_t t = 0; t < a->rows; t++) {
         const uint32_t *experts = (const uint32_t *)refs_ptr(a->experts) + t * a->per_token;
         const float *weights = (const float *)refs_ptr(a->weights) + t * a->per_token;

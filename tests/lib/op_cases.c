@@ -1002,8 +1002,12 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
     uint32_t t = c->size[0], k = c->size[4], n = c->size[3], *ids = mem_alloc(t * k * sizeof *ids);
     struct expert *table = mem_calloc(n, sizeof *table);
     struct buf *w = mem_calloc(3 * n, sizeof *w);
-    struct experts_args a = {
-        .rows = t, .dim = c->size[1], .width = c->size[2], .count = n, .per_token = k};
+    struct experts_args a = {.table = table,
+                             .rows = t,
+                             .dim = c->size[1],
+                             .width = c->size[2],
+                             .count = n,
+                             .per_token = k};
     float *weights = mem_alloc(t * k * F32);
     for (uint32_t i = 0; i < t * k; i++) {
         ids[i] = pick_of(c, i / k, i % k);
@@ -1019,7 +1023,7 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
     struct buf picks = buf_of(o, ids, t * k * sizeof *ids), pw = buf_of(o, weights, t * k * F32);
     struct buf dev = buf_of(o, table, n * sizeof *table);
     struct buf scratch = buf_new(o, o->experts_room(o->ctx, &a));
-    a.table = dev.p, a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p,
+    a.dev_table = dev.p, a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p,
     a.scratch = scratch.p;
     feed_experts(o, c, schedule, &a);
     get(o, ret, &y, (uint64_t)t * a.dim);
