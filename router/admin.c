@@ -110,9 +110,10 @@ static void answer(struct job *j) {
 
 // What the snapshot of that moment says, on the ops thread, which may read it.
 static bool add_worker_object(struct job *j) {
-    const struct status_source *status = &j->admin->server->status;
+    struct status_source status = j->admin->server->status;
     char state[24];
-    bool there = api_status_add_worker(status, j->rank, &j->out, state);
+    status.is_writer = false; // as whoever publishes it would read it, it could change meanwhile
+    bool there = api_status_add_worker(&status, j->rank, &j->out, state);
     if (!there) {
         j->refused = true;
         apierr_set(&j->e, APIERR_NOT_FOUND, NULL, "no worker has the rank %u", j->rank);
