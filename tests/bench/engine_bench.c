@@ -155,9 +155,16 @@ static void line(const struct engine_info *info, double macs, const char *what, 
         w.macs / 1e6, limit, f->median / limit);
 }
 
-static void target(const char *what, double found, double wanted, bool met) {
-    printf("engine_bench target %s: wanted %.2f, found %.2f: %s\n", what, wanted, found,
-           met ? "met" : "not met");
+static const char *verdict(bool met) {
+    return met ? "met" : "not met";
+}
+
+// The ratio of the shortest rounds says what a busy machine hides.
+static void target_of_one(const char *what, const struct figure *f, const struct figure *one) {
+    double ratio = f->median / one->median;
+    printf("engine_bench target 16 %s streams: wanted at most %d of one row, found %.2f (shortest "
+           "rounds: %.2f): %s\n",
+           what, TARGET_OF_ONE, ratio, f->least / one->least, verdict(ratio <= TARGET_OF_ONE));
 }
 
 static void prompt_line(struct engine *eng, double macs) {
@@ -194,12 +201,11 @@ static void report(struct engine *eng) {
         line(info, macs, "verify", rows, 1, &f, one.median);
     }
     prompt_line(eng, macs);
-    target("tokens a second, one stream, at least", 1e6 / one.median, TARGET_TOK_S,
-           1e6 / one.median >= TARGET_TOK_S);
-    target("16 greedy streams over one, at most", greedy.median / one.median, TARGET_OF_ONE,
-           greedy.median <= TARGET_OF_ONE * one.median);
-    target("16 sampled streams over one, at most", sampled.median / one.median, TARGET_OF_ONE,
-           sampled.median <= TARGET_OF_ONE * one.median);
+    double tok_s = 1e6 / one.median;
+    printf("engine_bench target one stream: wanted at least %d tok/s, found %.0f: %s\n",
+           TARGET_TOK_S, tok_s, verdict(tok_s >= TARGET_TOK_S));
+    target_of_one("greedy", &greedy, &one);
+    target_of_one("sampled", &sampled, &one);
 }
 
 // A folder with random weights of the demo's shape.
