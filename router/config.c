@@ -68,6 +68,8 @@ static const struct setting table[] = {
      "time without progress after which a worker with work is hung"},
     {"worker.start_s", SETTING_REAL, IN(start_s), "30", 0.1, WEEK_S, NULL, "s",
      "time for a spawned worker's first word; over it: it is killed and started again"},
+    {"start.notify", SETTING_CHOICE, IN(start_notify), "ready", 0, 0, "ready|listening", NULL,
+     "when a service manager is told that the start is over"},
     {"ready.workers_min", SETTING_INT, IN(ready_workers_min), "1", 1, 64, NULL, NULL,
      "ready workers for /readyz to say 200"},
     {"drain.settle_s", SETTING_REAL, IN(settle_s), "5", 0, WEEK_S, NULL, "s",
@@ -125,6 +127,29 @@ enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
                                         "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
+static bool is_blank(const char *s, size_t len) {
+    return strspn(s, " ") >= len;
+}
+
+// A name that a client cannot say is a slip of whoever wrote it.
+static int check_names(const struct config *c, struct err *e) {
+    const struct setting *name = settings_find(&c->settings, "model.name");
+    if (c->settings.given[name - table] && is_blank(c->model_name, strlen(c->model_name)))
+        return err_set(e, ST_INVAL, "setting model.name: wanted a name, found '%.200s'",
+                       c->model_name);
+    const char *p = c->model_aliases;
+    for (bool more = *p; more;) {
+        size_t n = strcspn(p, ",");
+        if (is_blank(p, n))
+            return err_set(e, ST_INVAL,
+                           "setting model.aliases: wanted names split by commas, found '%.200s'",
+                           c->model_aliases);
+        more = p[n] == ',';
+        p += n + more;
+    }
+    return ST_OK;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};
     settings_init(&c->settings, table, SETTING_COUNT, c);
@@ -134,6 +159,7 @@ int config_init(struct config *c, int argc, char **argv, struct err *e) {
     if (!st && n > 1)
         st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
     if (!st && n == 1) c->model = args[0];
+    if (!st) st = check_names(c, e);
     free(args);
     return st;
 }

@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/mono.h"
+#include "common/notify.h"
 #include "common/num.h"
 #include "router/access.h"
 #include "router/admin.h"
@@ -39,6 +40,7 @@ enum {
     TICK_MS = 100,
     QUEUE_PER_WORKER = 64, // queue.requests_max by default
     GUEST_RANKS = 8,       // of `serve`, for workers started by hand
+    OPS_STALL_MS = 10000,  // the ops loop has not turned for so long: no sign of life
     CUT_GRACE_MS = 1000,   // for the last bytes after everything has ended
     STOP_GRACE_S = 10,     // a child's time between SIGTERM and SIGKILL
 };
@@ -55,8 +57,10 @@ struct runner {
     uv_prepare_t prepare;
     uv_signal_t term, interrupt, hangup;
     uint64_t tick_at_ms;
+    uint64_t beat_ms;        // the last sign of life to the service manager
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
+    bool given_up;           // no worker will come any more: the exit status says so
     enum { RUNNING, SETTLING, FINISHING, CUTTING, STOPPING_WORKERS, CLOSED } phase;
     bool was_ready;
 };
@@ -164,6 +168,14 @@ uint32_t server_context_max(const struct server *s) {
     return best ? best : s->model->context_max;
 }
 
+void server_no_worker(const struct server *s, struct apierr *ret) {
+    char fault[SNAPSHOT_TEXT_BYTES];
+    snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
+    apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
+               fault);
+    ret->retry_after_ms = 2000;
+}
+
 uint32_t server_ready_workers(const struct server *s) {
     uint32_t n = 0;
     for (uint32_t rank = 0; rank < backends_count(s->backends); rank++)
@@ -197,7 +209,9 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     if (!r->was_ready && server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
         r->was_ready = true;
         report_ready(s);
+        notify_send("READY=1");
     }
+    notify_send("STATUS=%u of %u workers ready", server_ready_workers(s), s->ranks);
     server_publish(s);
     server_want_place(s);
 }
@@ -258,15 +272,12 @@ static int open_api(struct server *s, struct err *e) {
 
 /* ---- the end: docs/api.md, "Start and end" ---- */
 
-static void fail_all(struct server *s) {
+static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
         if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
-        struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
-        request_fail(r, &e);
+        request_fail(r, why);
     }
 }
 
@@ -316,6 +327,7 @@ static void settle_operator_drain(struct server *s, uint64_t now) {
 
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
+    notify_send("STOPPING=1\nSTATUS=draining");
     r->drain_since_ms = mono_ms();
     r->s.draining = true;
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
@@ -336,7 +348,12 @@ static void drain(struct runner *r, uint64_t now) {
         s->refusing = true;
         listener_stop(s->api);
     }
-    if (r->phase == FINISHING && (double)since >= timeout_ms) fail_all(s);
+    if (r->phase == FINISHING && (double)since >= timeout_ms) {
+        struct apierr e;
+        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
+        e.retry_after_ms = 1000;
+        fail_all(s, &e);
+    }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
         r->phase = CUTTING;
         r->over_since_ms = now;
@@ -344,6 +361,22 @@ static void drain(struct runner *r, uint64_t now) {
     if (r->phase != CUTTING) return;
     if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
     if (listener_connections(s->api) == 0) stop_workers(r);
+}
+
+// Nobody will compute anything here: whoever started us is to know, by the exit status.
+static void give_up_without_workers(struct runner *r) {
+    struct server *s = &r->s;
+    const char *why = r->spawn ? backends_given_up(s->backends) : NULL;
+    if (!why) return;
+    struct apierr e;
+    log_error("no_workers", "reason=\"%s\": every worker has failed for good", why);
+    server_no_worker(s, &e);
+    r->given_up = true;
+    begin_drain(r);
+    s->refusing = true;
+    r->phase = FINISHING;
+    listener_stop(s->api);
+    fail_all(s, &e);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -359,6 +392,15 @@ static void on_signal(uv_signal_t *h, int signum) {
 
 /* ---- time ---- */
 
+// The manager's watchdog: every loop of ours turns.
+static void beat(struct runner *r, uint64_t now) {
+    uint64_t every_ms = notify_watchdog_ms();
+    bool ops_turns = !r->s.ops || now - admin_last_beat_ms(r->s.admin) < OPS_STALL_MS;
+    if (!every_ms || now - r->beat_ms < every_ms || !ops_turns) return;
+    r->beat_ms = now;
+    notify_send("WATCHDOG=1");
+}
+
 static void on_tick(uv_timer_t *t) {
     struct runner *r = t->data;
     struct server *s = &r->s;
@@ -371,11 +413,15 @@ static void on_tick(uv_timer_t *t) {
         next = TAILQ_NEXT(q, link); // ending one never ends another
         request_tick(q, now);
     }
+    if (r->phase == RUNNING) give_up_without_workers(r);
     if (r->phase == RUNNING) settle_operator_drain(s, now);
     if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
+    access_flush(s->access);
+    log_flush();
     server_publish(s);
     snapshots_beat(s->snapshots, now);
+    beat(r, now);
 }
 
 /* ---- start ---- */
@@ -488,6 +534,7 @@ int server_run(struct config *c, bool spawn) {
     struct runner r = {.spawn = spawn, .config = c, .s.config = c};
     struct err e = {0};
     signal(SIGPIPE, SIG_IGN);
+    notify_init();
     raise_fd_limit();
     uv_loop_init(&r.s.loop);
     int st = open_all(&r, &e);
@@ -497,11 +544,12 @@ int server_run(struct config *c, bool spawn) {
     } else {
         start_timers(&r);
         report_start(&r.s);
+        if (!strcmp(c->start_notify, "listening")) notify_send("READY=1");
         config_log(c);
         uv_run(&r.s.loop, UV_RUN_DEFAULT);
     }
     close_all(&r);
     int rc = uv_loop_close(&r.s.loop);
     if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
-    return st ? 1 : 0;
+    return st || r.given_up ? 1 : 0;
 }
