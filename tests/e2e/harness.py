@@ -21,9 +21,15 @@ import threading
 import time
 import traceback
 
+import models
+
 SOURCE = os.environ.get("RAILYARD_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("RAILYARD_BUILD") or os.path.join(SOURCE, "build")
 MODEL = os.path.join(SOURCE, "tests", "models", "demo")
+KIND = os.environ.get("RAILYARD_MODEL_KIND")  # of models.py, in the demo's place
+if KIND:
+    KIND_DIR = tempfile.TemporaryDirectory(prefix="ry-model-")
+    MODEL = models.make(KIND, SOURCE, MODEL, KIND_DIR.name)
 # Under a sanitizer everything is slower by up to 20: tests then take smaller counts, never other assertions.
 SMALL = os.environ.get("RAILYARD_SMALL") == "1"
 LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300 if SMALL else 120))
@@ -256,13 +262,13 @@ class Server(Process):
 
     live = []
 
-    def __init__(self, *flags, command="serve", model=MODEL, wait_ready=True):
+    def __init__(self, *flags, command="serve", model=None, wait_ready=True):
         self.port = free_port()
         self.ops_port = free_port()
         self.run_dir = tempfile.mkdtemp(prefix="ry-")
         os.chmod(self.run_dir, 0o700)
         CLEANUPS.append(lambda: shutil.rmtree(self.run_dir, ignore_errors=True))
-        argv = [os.path.join(BUILD, "railyard"), command, model,
+        argv = [os.path.join(BUILD, "railyard"), command, model or MODEL,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
                 f"--run.dir={self.run_dir}", "--drain.settle_s=0", f"--log.access={self.run_dir}/access", *flags]
         super().__init__(f"railyard {command}", argv)
@@ -357,8 +363,8 @@ class Worker(Process):
 
     live = []
 
-    def __init__(self, server, *flags, model=MODEL):
-        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model,
+    def __init__(self, server, *flags, model=None):
+        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model or MODEL,
                                              f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
