@@ -333,7 +333,7 @@ static void on_fail(struct relay *r, struct backend *b, const struct frame_fail 
     else if (f->code == FRAME_FAIL_TOO_LONG)
         apierr_set(&e, APIERR_CONTEXT_LENGTH, "messages", "%s", f->message);
     else
-        apierr_set(&e, APIERR_INTERNAL, NULL, "the worker could not go on");
+        apierr_set(&e, APIERR_INTERNAL, NULL, "the worker could not go on: %s", f->message);
     log_warn("stream_failed", "rank=%u request=%s code=%s message=\"%s\"", backend_rank(b), q->id,
              frame_fail_name(f->code), f->message);
     request_fail(q, &e);

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,8 +249,19 @@ static void measure(struct round_frames *f, const struct engine_round *round, ui
     smooth(&f->fill_tokens_per_s, (double)filled / (round->round_us / 1e6), 0.3);
 }
 
+// NaN here is NaN for good: the client is told, and nobody else is touched.
+static void put_broken(struct round_frames *f, const struct engine_event *ev) {
+    struct round_stream *s = &f->streams[ev->tag];
+    char why[96];
+    snprintf(why, sizeof why, "the model's logits behind token %u are no finite numbers",
+             ev->prompt_count + ev->completion_count);
+    put_fail(f, s->name, FRAME_FAIL_INTERNAL, why);
+    release(f, s);
+}
+
 static void put_done(struct round_frames *f, const struct engine_event *ev) {
     struct round_stream *s = &f->streams[ev->tag];
+    if (ev->finish == ENGINE_FINISH_BROKEN) return put_broken(f, ev);
     struct frame x = {.type = FRAME_DONE,
                       .done = {.stream = s->name,
                                .finish = ev->finish == ENGINE_FINISH_STOP ? FRAME_FINISH_STOP

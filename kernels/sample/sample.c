@@ -388,6 +388,21 @@ uint32_t sample_draw(struct sample *s, const float *logits, const struct sample_
     return draw_sorted(s, keep_sorted(s, p), p, base);
 }
 
+static uint32_t not_finite(float x) { // 0 or 1
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return (b & 0x7f800000) == 0x7f800000;
+}
+
+bool sample_finite(const float *logits, uint32_t vocab_size, const uint32_t *used_bits) {
+    for (uint32_t i = 0; i < vocab_size; i += BLOCK) {
+        uint32_t n = min_u32(BLOCK, vocab_size - i), bad = 0;
+        for (uint32_t j = 0; j < n; j++) bad |= not_finite(logits[i + j]) << j;
+        if (bad & (used_bits ? used_bits[i / BLOCK] : ~0u)) return false;
+    }
+    return true;
+}
+
 /* ---- Hash and logprobs ---- */
 
 static uint64_t rotate(uint64_t x, int n) {

@@ -4,9 +4,8 @@ import concurrent.futures
 import json
 import os
 import re
-import subprocess
 
-from harness import BUILD, MODEL, SMALL, SOURCE, check, check_eq, join_chunks, main, note, shared, test
+from harness import MODEL, SMALL, SOURCE, check, check_eq, join_chunks, main, note, run_program, shared, test
 
 QUESTIONS = os.path.join(SOURCE, "tests", "models", "questions.jsonl")
 PER_SKILL = 1 if SMALL else 8
@@ -93,8 +92,9 @@ def it_tells_a_story_in_good_sentences():
 @test
 def the_program_tokenizes_as_the_server_does():
     lines = ["Hello world", "12 + 7 = 19", "Gr\u00fc\u00dfe \U0001f98a", "", "<|im_end|>"]
-    found = subprocess.run([os.path.join(BUILD, "railyard"), "tokenize", MODEL], input="".join(json.dumps(x) + "\n" for x in lines),
-                           capture_output=True, text=True, check=True).stdout.splitlines()
+    code, out, err = run_program("tokenize", MODEL, stdin="".join(json.dumps(x) + "\n" for x in lines))
+    check_eq((code, err), (0, ""), "how it ends")
+    found = out.splitlines()
     wanted = [server().post("/tokenize", {"prompt": x}).json()["tokens"] for x in lines]
     check_eq([json.loads(x) for x in found], wanted, "ids")
 

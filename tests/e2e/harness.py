@@ -175,8 +175,25 @@ def fd_count(pid):
 
 
 # What no log may hold. AddressSanitizer, LeakSanitizer, UBSan, ThreadSanitizer, and our own asserts.
-REPORTS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "WARNING: ThreadSanitizer",
-           "Assertion `", "Assertion failed")
+REPORTS = ("ERROR: AddressSanitizer", "AddressSanitizer:DEADLYSIGNAL", "ERROR: LeakSanitizer", "LeakSanitizer has encountered",
+           "runtime error:", "UndefinedBehaviorSanitizer", "WARNING: ThreadSanitizer", "ERROR: ThreadSanitizer",
+           "FATAL: ThreadSanitizer", "ThreadSanitizer:DEADLYSIGNAL", "ThreadSanitizer: CHECK failed", "Assertion `",
+           "Assertion failed")
+# Also for a test that is run by hand.
+os.environ.setdefault("TSAN_OPTIONS", f"second_deadlock_stack=1:suppressions={SOURCE}/tests/tsan.supp")
+os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+
+
+def check_reports(name, text):
+    for r in REPORTS:
+        check(r not in text, lambda r=r: f"{name}'s log has {r!r}:\n{text[max(0, text.find(r) - 500):][:6000]}")
+
+
+def run_program(*args, stdin="", limit_s=LIMIT_S):
+    """`railyard ARGS` from start to end: (exit status, stdout, stderr)."""
+    p = subprocess.run([os.path.join(BUILD, "railyard"), *args], input=stdin, capture_output=True, text=True, timeout=limit_s)
+    check_reports(f"railyard {args[0]}", p.stdout + p.stderr)
+    return p.returncode, p.stdout, p.stderr
 
 
 class Process:
@@ -184,7 +201,8 @@ class Process:
 
     live = []
 
-    def __init__(self, name, argv, env=None):
+    def __init__(self, name, argv, env=None, out=None):
+        """out: a descriptor that gets the output in place of the log."""
         # The kernel's parent-death signal follows the thread that forked, so a short-lived one would take its child along.
         check(threading.current_thread() is threading.main_thread(), "a process is started by the main thread alone")
         self.name = name
@@ -193,7 +211,8 @@ class Process:
         self.log = os.path.join(self.dir, "log")
         self.ended_well = None
         self.status = 0  # that a test wants of it
-        with open(self.log, "wb") as out:
+        with open(self.log, "wb") as log:
+            out = log if out is None else out
             self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                       env={**os.environ, **(env or {})},
                                       start_new_session=True, preexec_fn=die_with_parent)
@@ -233,8 +252,7 @@ class Process:
                 self.signal(signal.SIGTERM)
             found = self.wait()
             text = self.log_text()
-            for r in REPORTS:
-                check(r not in text, lambda r=r: f"{self.name}'s log has {r!r}:\n{text[max(0, text.find(r) - 500):][:6000]}")
+            check_reports(self.name, text)
             check(meant or found == self.status, lambda: f"{self.name} ended with {found}, wanted {self.status}:\n{text[-3000:]}")
             self.ended_well = True
         finally:
@@ -262,7 +280,7 @@ class Server(Process):
 
     live = []
 
-    def __init__(self, *flags, command="serve", model=None, wait_ready=True):
+    def __init__(self, *flags, command="serve", model=None, wait_ready=True, out=None):
         self.port = free_port()
         self.ops_port = free_port()
         self.run_dir = tempfile.mkdtemp(prefix="ry-")
@@ -271,7 +289,7 @@ class Server(Process):
         argv = [os.path.join(BUILD, "railyard"), command, model or MODEL,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
                 f"--run.dir={self.run_dir}", "--drain.settle_s=0", f"--log.access={self.run_dir}/access", *flags]
-        super().__init__(f"railyard {command}", argv)
+        super().__init__(f"railyard {command}", argv, out=out)
         if wait_ready:
             self.wait_ready()
         else:
@@ -337,6 +355,24 @@ class Server(Process):
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def held(self, body, path="/v1/chat/completions", rank=0):
+        """A stream of body runs inside the block, and its worker stands still. Yields the stream's reader, past its first
+        event. The engine may be through before the stop: then another stream is begun."""
+        pid = self.wait_worker(rank)["pid"]
+        for _ in range(50):
+            with self.connect() as c:
+                c.send_request("POST", path, {**body, "stream": True})
+                reader = EventReader(c)
+                reader.next()
+                with self.stopped(pid):
+                    # What the worker had sent is taken in by now, or within the second look.
+                    if self.running_streams() and self.get("/readyz") and self.running_streams():
+                        yield reader
+                        return
+                reader.rest()
+        raise Failed("50 streams were over before their worker could be stopped")
 
     def running_streams(self):
         return self.metric("vllm:num_requests_running")

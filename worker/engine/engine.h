@@ -132,7 +132,13 @@ bool engine_cancel(struct engine *eng, uint64_t handle);
 
 // given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
 // stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
-enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
+// BROKEN: the logits that the next token was to be drawn from hold values that are no finite numbers. Only this stream ends.
+enum engine_finish {
+    ENGINE_RUNNING,
+    ENGINE_FINISH_STOP,
+    ENGINE_FINISH_LENGTH,
+    ENGINE_FINISH_BROKEN
+};
 
 struct engine_event { // one stream's share of a round
     uint64_t handle, tag;

@@ -132,7 +132,9 @@ void stream_wipe(struct stream *s) {
 
 uint32_t stream_pending(const struct stream *s) {
     if (!s->live) return 0;
-    return s->count - s->rows - (s->finish ? 1 : 0); // the last id of a reply is never fed
+    // The last id of a reply is never fed; a broken row has drawn none.
+    bool drawn_out = s->finish && s->finish != ENGINE_FINISH_BROKEN;
+    return s->count - s->rows - (drawn_out ? 1 : 0);
 }
 
 bool stream_decoding(const struct stream *s) {
@@ -172,6 +174,10 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
                 struct sample *sampler) {
     if (s->logits_hash) s->hash = sample_hash_row(s->hash, logits, v->size);
     if (pos + 1 < s->count) return;
+    if (!sample_finite(logits, v->size, v->used_bits)) {
+        s->finish = ENGINE_FINISH_BROKEN;
+        return;
+    }
     bool early = s->count - s->prompt_count < s->min_tokens;
     struct sample_counts counts = {.prompt_seen = s->prompt_seen, .generated = s->generated};
     struct sample_mask mask = {.used_bits = v->used_bits,

@@ -306,6 +306,43 @@ TEST(a_prompt_is_cut_to_what_the_context_leaves) {
     engine_free(eng);
 }
 
+// An id whose embedding is NaN, as of a file that rotted: who reads it has NaN in every later row, and the others in the
+// same rounds have not.
+TEST(logits_that_are_no_numbers_end_their_stream_and_no_other) {
+    enum { NAN_ID = 7, COUNT = 20 };
+    struct engine_config config = {.model_dir = tiny_model("--untied --nan-id 7"),
+                                   .threads = 2,
+                                   .streams_max = 3,
+                                   .context_max = 64};
+    struct engine *eng = drive_open(&config);
+    uint32_t sick_ids[COUNT], well_ids[COUNT];
+    struct reply alone, replies[3] = {0};
+    struct engine_request r[3];
+    for (int i = 0; i < 3; i++) {
+        uint32_t *p = i == 1 ? sick_ids : well_ids;
+        r[i] = drive_request(p, COUNT, 3, engine_info(eng)->vocab_size, 12);
+        r[i].tag = (uint64_t)i;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (well_ids[i] == NAN_ID) well_ids[i]++;
+        if (sick_ids[i] == NAN_ID) sick_ids[i]++;
+    }
+    sick_ids[5] = NAN_ID;
+    drive_sampled(&r[2], 9);
+    drive_alone(eng, &r[0], &alone);
+    struct drive d = {.eng = eng, .replies = replies, .replies_count = 3};
+    for (int i = 0; i < 3; i++) drive_submit(&d, &r[i]);
+    drive_all(&d);
+    CHECK_EQ(replies[1].finish, ENGINE_FINISH_BROKEN);
+    CHECK_EQ(replies[1].count, 0);
+    CHECK_EQ(replies[1].completion_count, 0);
+    CHECK_EQ(replies[2].finish, ENGINE_FINISH_LENGTH);
+    check_same_reply(&replies[0], &alone);
+    drive_alone(eng, &r[0], &replies[0]); // and its slot serves again
+    check_same_reply(&replies[0], &alone);
+    engine_free(eng);
+}
+
 // Greedy, so the plain reply tells which id to make a stop id of.
 TEST(a_stop_id_ends_the_reply_with_itself_but_not_before_min_tokens) {
     struct engine *eng = open_tiny(1, 256, 0);
