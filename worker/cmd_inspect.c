@@ -102,6 +102,7 @@ int cmd_inspect(const struct options *o) {
     struct checkpoint *c = NULL;
     struct err e = {0};
     char digest[CHECKPOINT_DIGEST_HEX_BYTES];
+    if (o->plan) return cmd_plan(o);
     if (checkpoint_open(&c, o->model, &e)) {
         printf("wrong       %s\n", e.msg);
         return EXIT_CODE_MODEL;

@@ -20,6 +20,9 @@ static void add_regions(struct strbuf *b, const struct engine_info *info) {
     for (uint32_t i = 0; i < info->regions_count; i++)
         strbuf_printf(b, "    %-24s %9.3f GiB\n", info->regions[i].name,
                       gib(info->regions[i].bytes));
+    if (!info->pinned_bytes) return;
+    strbuf_printf(b, "    %-24s %9.3f GiB\n    %-24s %9.3f GiB\n", "pinned host memory",
+                  gib(info->pinned_bytes), "left on the card", gib(info->device_free_bytes));
 }
 
 void report_loaded(const struct options *o, const struct engine_info *info) {
@@ -35,9 +38,14 @@ void report_loaded(const struct options *o, const struct engine_info *info) {
                   gib(info->weights_bytes), gib(info->kv_bytes), gib(info->state_bytes),
                   gib(info->scratch_bytes));
     add_regions(&b, info);
-    strbuf_printf(&b, "  serves     %u streams, contexts up to %u; %u KV blocks of %u tokens\n",
-                  info->streams_max, info->context_max, info->kv_blocks_total,
-                  info->kv_block_tokens);
+    strbuf_printf(&b, "  embedding  %.3f GiB, %s\n", gib(info->embedding_bytes),
+                  info->embedding_rule);
+    strbuf_printf(
+        &b,
+        "  serves     %u streams, contexts up to %u, %u of them whole; %u KV blocks of %u "
+        "tokens\n",
+        info->streams_max, info->context_max, info->streams_whole, info->kv_blocks_total,
+        info->kv_block_tokens);
     strbuf_printf(&b, "  checkpoint %.16s...; %s\n", info->checkpoint_digest, info->rope_rule);
     ssize_t n = write(STDERR_FILENO, b.p, b.len);
     (void)n; // a report that cannot be written has nowhere to say so
