@@ -5,6 +5,7 @@
 #include "common/mono.h"
 #include "common/num.h"
 #include "router/access.h"
+#include "router/admin.h"
 #include "router/api_chat.h"
 #include "router/api_models.h"
 #include "router/api_status.h"
@@ -12,6 +13,7 @@
 #include "router/apierr.h"
 #include "router/backend.h"
 #include "router/config.h"
+#include "router/control.h"
 #include "router/http.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -55,6 +57,7 @@ struct runner {
     uint64_t tick_at_ms;
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
+    bool given_up;           // no worker will come any more: the exit status says so
     enum { RUNNING, SETTLING, FINISHING, CUTTING, STOPPING_WORKERS, CLOSED } phase;
     bool was_ready;
 };
@@ -162,6 +165,14 @@ uint32_t server_context_max(const struct server *s) {
     return best ? best : s->model->context_max;
 }
 
+void server_no_worker(const struct server *s, struct apierr *ret) {
+    char fault[SNAPSHOT_TEXT_BYTES];
+    snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
+    apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
+               fault);
+    ret->retry_after_ms = 2000;
+}
+
 uint32_t server_ready_workers(const struct server *s) {
     uint32_t n = 0;
     for (uint32_t rank = 0; rank < backends_count(s->backends); rank++)
@@ -171,7 +182,7 @@ uint32_t server_ready_workers(const struct server *s) {
 
 /* ---- workers' news ---- */
 
-static void publish(struct server *s) {
+void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
     shot->draining = s->draining;
     shot->ever_ready = s->ever_ready;
@@ -196,7 +207,7 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
         r->was_ready = true;
         report_ready(s);
     }
-    publish(s);
+    server_publish(s);
     server_want_place(s);
 }
 
@@ -256,15 +267,12 @@ static int open_api(struct server *s, struct err *e) {
 
 /* ---- the end: docs/api.md, "Start and end" ---- */
 
-static void fail_all(struct server *s) {
+static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
         if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
-        struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
-        request_fail(r, &e);
+        request_fail(r, why);
     }
 }
 
@@ -276,6 +284,7 @@ static void close_rest(struct runner *r) {
     r->phase = CLOSED;
     ops_stop(r->s.ops); // it reads what the workers' list holds
     r->s.ops = NULL;
+    admin_close(r->s.admin);
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->prepare, NULL);
     uv_close((uv_handle_t *)&r->term, NULL);
@@ -294,6 +303,23 @@ static void stop_workers(struct runner *r) {
     backends_stop(r->s.backends, STOP_GRACE_S, on_workers_stopped, r);
 }
 
+int server_set_draining(struct server *s, bool on, struct apierr *e) {
+    struct runner *r = (struct runner *)s;
+    if (r->phase != RUNNING) return apierr_set(e, APIERR_CONFLICT, NULL, "the router is ending");
+    if (s->draining != on) log_info("operator_drain", "on=%d", on);
+    if (!s->draining && on) s->operator_drain_ms = mono_ms();
+    s->draining = on;
+    if (!on) s->refusing = false;
+    server_publish(s);
+    return ST_OK;
+}
+
+// Refusing begins when load balancers have had the time to see that it is not ready.
+static void settle_operator_drain(struct server *s, uint64_t now) {
+    bool settled = (double)(now - s->operator_drain_ms) >= s->config->settle_s * 1000;
+    if (s->draining && settled) s->refusing = true;
+}
+
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
     r->drain_since_ms = mono_ms();
@@ -302,7 +328,7 @@ static void begin_drain(struct runner *r) {
              (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
              r->config->drain_s);
     listener_drain(r->s.api);
-    publish(&r->s);
+    server_publish(&r->s);
 }
 
 // One step at a time, from the tick.
@@ -316,7 +342,12 @@ static void drain(struct runner *r, uint64_t now) {
         s->refusing = true;
         listener_stop(s->api);
     }
-    if (r->phase == FINISHING && (double)since >= timeout_ms) fail_all(s);
+    if (r->phase == FINISHING && (double)since >= timeout_ms) {
+        struct apierr e;
+        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
+        e.retry_after_ms = 1000;
+        fail_all(s, &e);
+    }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
         r->phase = CUTTING;
         r->over_since_ms = now;
@@ -324,6 +355,22 @@ static void drain(struct runner *r, uint64_t now) {
     if (r->phase != CUTTING) return;
     if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
     if (listener_connections(s->api) == 0) stop_workers(r);
+}
+
+// Nobody will compute anything here: whoever started us is to know, by the exit status.
+static void give_up_without_workers(struct runner *r) {
+    struct server *s = &r->s;
+    const char *why = r->spawn ? backends_given_up(s->backends) : NULL;
+    if (!why) return;
+    struct apierr e;
+    log_error("no_workers", "reason=\"%s\": every worker has failed for good", why);
+    server_no_worker(s, &e);
+    r->given_up = true;
+    begin_drain(r);
+    s->refusing = true;
+    r->phase = FINISHING;
+    listener_stop(s->api);
+    fail_all(s, &e);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -351,8 +398,13 @@ static void on_tick(uv_timer_t *t) {
         next = TAILQ_NEXT(q, link); // ending one never ends another
         request_tick(q, now);
     }
+    if (r->phase == RUNNING) give_up_without_workers(r);
+    if (r->phase == RUNNING) settle_operator_drain(s, now);
+    if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
-    publish(s);
+    access_flush(s->access);
+    log_flush();
+    server_publish(s);
     snapshots_beat(s->snapshots, now);
 }
 
@@ -414,16 +466,19 @@ static int open_all(struct runner *r, struct err *e) {
     s->metrics = metrics_new(s->model->names[0]);
     s->snapshots = snapshots_new();
     s->relay = relay_new(s);
+    s->admin = admin_new(s);
+    s->control = control_new(s);
     uint32_t per_ranks = QUEUE_PER_WORKER * s->ranks;
     queue_init(&s->queue, c->queue_requests_max ? (uint32_t)c->queue_requests_max : per_ranks,
                (uint64_t)c->queue_tokens_max);
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
-    s->status = (struct status_source){s->config, s->metrics, s->snapshots, true};
+    s->status = (struct status_source){
+        .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, e);
+    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, e);
     return st ? st : start_workers(r, e);
 }
 
@@ -431,6 +486,8 @@ static void close_all(struct runner *r) {
     struct server *s = &r->s;
     backends_free(s->backends);
     relay_free(s->relay);
+    control_free(s->control);
+    admin_free(s->admin);
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
@@ -445,6 +502,7 @@ static void fail_start(struct runner *r) {
     struct server *s = &r->s;
     if (s->api) listener_close(s->api, on_api_closed, r);
     ops_stop(s->ops);
+    admin_close(s->admin);
     uv_run(&s->loop, UV_RUN_DEFAULT);
 }
 
@@ -475,5 +533,5 @@ int server_run(struct config *c, bool spawn) {
     close_all(&r);
     int rc = uv_loop_close(&r.s.loop);
     if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
-    return st ? 1 : 0;
+    return st || r.given_up ? 1 : 0;
 }

@@ -3,8 +3,8 @@
 #include "common/strbuf.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/driver.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* cmd_plan: inspect --plan: what a checkpoint would take of a GPU, without one. */
 #include "common/err.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/plan.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

@@ -60,6 +60,8 @@ static const struct setting table[] = {
      "inspect --plan: its compute capability, times ten"},
     {"plan-unified", SETTING_BOOL, IN(plan_unified), "off", 0, 0, NULL, NULL,
      "inspect --plan: card and host share one memory"},
+    {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
+     "inspect: print nothing but what is wrong"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
      "least level of a line on stderr"},
     {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,

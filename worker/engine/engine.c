@@ -147,7 +147,9 @@ static void fill_memory(struct engine *eng) {
 static void fill_info(struct engine *eng) {
     const struct model *m = &eng->model;
     struct engine_info *info = &eng->info;
-    const char *kv = m->lim.kv_dtype == DTYPE_F32 ? "f32" : "bf16";
+    const char *kv = m->lim.kv_dtype == DTYPE_F32    ? "f32"
+                     : m->lim.kv_dtype == DTYPE_E4M3 ? "fp8"
+                                                     : "bf16";
     snprintf(eng->kv_rule, sizeof eng->kv_rule, "kv=%s state=f32 conv=f32", kv);
     checkpoint_digest(eng->ckpt, eng->digest);
     fill_experts(eng);
@@ -209,6 +211,8 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     }
     eng->fault = config->fault;
     eng->model.stale_conv = config->fault == ENGINE_FAULT_STALE_CONV;
+    eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
+    eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
     *ret = eng;
     return ST_OK;
 }
