@@ -56,12 +56,15 @@ def main():
     prompts = prompts["prompts"] if isinstance(prompts, dict) else prompts
     want = np.load(os.path.join(folder, "logits.npy"))
     libraries = os.environ.pop("LD_LIBRARY_PATH", "")  # ours, not python's
-    peer = error(of_transformers(demo, prompts), want)
+    theirs = of_transformers(demo, prompts)
     os.environ["LD_LIBRARY_PATH"] = libraries
-    found = {"transformers_bf16": peer}
+    found = {}
     bad = False
-    for kv in ("f32", "bf16", "fp8"):
-        found["engine_kv_" + kv] = mine = error(of_engine(worker, demo, prompts, out, kv), want)
+    for kv, step in (("bf16", 1), ("f32", 4), ("fp8", 4)):  # a process for each prompt: some are enough for the others
+        rows = [r for p in prompts[::step] for r in range(p["first_row"], p["first_row"] + len(p["positions"]))]
+        mine = error(of_engine(worker, demo, prompts[::step], out, kv), want[rows])
+        peer = error(theirs[rows], want[rows])
+        found[kv] = {"engine": mine, "transformers_bf16": peer, "prompts": len(prompts[::step])}
         ratio = mine["rms"] / peer["rms"]
         if kv != "fp8":
             bad |= not ratio <= LIMIT
