@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -170,6 +171,28 @@ def serve(run):
     run.facts["memory"] = workers[0]["memory"]
 
 
+def shape(run):
+    """A model of the 27B's sizes with random weights, over HTTP: that it fits, loads, answers, and gives the same bits twice."""
+    model = os.path.join(run.out, "shape")
+    began = time.time()
+    run.call([sys.executable, os.path.join(run.source, "tests", "tools", "make_shape.py"), model, "--text-from", run.demo])
+    made = time.time()
+    body = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 32, "ignore_eos": True}
+    try:
+        replies, workers = serve_and_ask(run, model, 1, ["--context=8192"], body, 2)
+        took = time.time() - made
+        text = run.call([run.program("railyard-worker"), "bench", "engine", model, "--backend=cuda", "--context=2048"])
+    finally:
+        shutil.rmtree(model)
+    hashes = {r["choices"][0]["token_sha256"] for r in replies}
+    print(f"    made in {made - began:.0f} s, served and asked in {took:.0f} s; {replies[1]['railyard']}")
+    print("   ", workers[0]["memory"])
+    print("    " + text.strip().replace("\n", "\n    "))
+    run.facts.update(memory=workers[0]["memory"], figures=text.strip().splitlines())
+    if len(hashes) != 1:
+        raise RuntimeError(f"replies differ: {hashes}")
+
+
 def sanitizer(run):
     tool = "compute-sanitizer"
     for check, step in (("memcheck", 1), ("racecheck", 5)):  # racecheck is slow: one case in five
@@ -200,7 +223,7 @@ def figures(run):
     run.facts["figures"] = text.strip().splitlines()
 
 
-STAGES = {smoke: 60, golden: 60, ops: 40, serve: 40, memory: 40, exact: 130, figures: 20, sanitizer: 90, ptx: 150}  # seconds
+STAGES = {smoke: 60, golden: 60, ops: 40, serve: 40, memory: 40, exact: 130, figures: 20, shape: 120, sanitizer: 90, ptx: 150}  # seconds
 
 
 def main():
