@@ -114,6 +114,9 @@ def main():
     a = make_tiny.arguments([o.out, "--untied", *sizes])
     config = make_tiny.config(a)
     config["quantization_config"] = {"quant_method": "exl3", "version": "0.0.6", "bits": o.bits, "head_bits": o.head_bits}
+    if o.text_from:  # the tokeniser's ids, not the model's last row
+        with open(os.path.join(o.text_from, "config.json"), encoding="utf-8") as f:
+            config["eos_token_id"] = json.load(f)["eos_token_id"]
     w = Writer()
     w.add("model.embed_tokens.weight", "BF16", (a.vocab, a.hidden))
     for i in range(a.layers):
