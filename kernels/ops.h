@@ -107,6 +107,9 @@ struct ops_cuda_config {
 };
 // The CUDA backend. ST_UNSUPPORTED names an operation that has no kernel, or a GPU too old; ST_DEVICE, ST_NOMEM.
 int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *c, struct err *e);
+// The same without a GPU, for what a card would need: memory is never had, and operations can be measured alone. sm: 80, 86,
+// 89, 90, 100 or 120 (ST_INVAL); room: what free_bytes says.
+int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified, struct err *e);
 void ops_close(struct ops *o); // zeroed is fine
 // Names of the variants this machine can run, narrowest first; the list ends with NULL.
 const char *const *ops_cpu_variants(void);

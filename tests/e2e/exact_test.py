@@ -9,7 +9,7 @@ import os
 import random
 import signal
 
-from harness import (EventReader, Failed, Server, check, check_eq, main, note, shared, test, wait_for)
+from harness import (EventReader, Server, check, check_eq, main, note, shared, test, wait_for)
 
 # Prompt lengths in words of the filler, about one id each; the longest prompts are about 2,000 ids.
 LENGTHS = (1, 17, 63, 200, 700, 1900)

@@ -22,6 +22,7 @@ struct engine_config {
     const char *model_dir;
     const char *backend;   // "auto" (a GPU where there is one), "cpu" or "cuda"
     uint32_t device;       // the GPU's number among those the driver shows
+    bool device_wraps;     // modulo their count
     const char *embedding; // "auto", "card" or "host": placement.h
     uint32_t context_max;  // ids of one stream; 0: what the checkpoint allows and memory holds
     uint32_t streams_max;  // 0: chosen from the memory

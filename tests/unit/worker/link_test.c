@@ -2,10 +2,10 @@
  * side is the real one; processes and sockets are real. */
 #include "common/err.h"
 #include "common/mem.h"
+#include "proto/exit_code.h"
 #include "router/backend_int.h"
 #include "tests/lib/backend_bed.h"
 #include "tests/lib/test.h"
-#include "proto/exit_code.h"
 
 #include <signal.h>
 #include <stdio.h>
