@@ -172,6 +172,17 @@ static int add_linear(struct job *j, const char *key, const struct safetensors_t
     return st;
 }
 
+static bool ends_with(const char *s, const char *end) {
+    size_t a = strlen(s), b = strlen(end);
+    return a >= b && !strcmp(s + a - b, end);
+}
+
+// Experts in one tensor, each of so many matrices that the format can hold.
+static bool is_packed(const struct safetensors_tensor *t, const char *end, uint32_t matrices) {
+    return t->dims_count == 3 && ends_with(t->name, end) &&
+           t->dims[1] % (matrices * EXL3_BLOCK) == 0 && t->dims[2] % EXL3_BLOCK == 0;
+}
+
 // The experts of a packed tensor, as the linears KEY.E.gate_proj and so on.
 static int add_experts(struct job *j, const struct safetensors_tensor *t, const char *const *parts,
                        uint32_t parts_count, struct err *e) {
@@ -188,19 +199,11 @@ static int add_experts(struct job *j, const struct safetensors_tensor *t, const 
     return st;
 }
 
-static bool ends_with(const char *s, const char *end) {
-    size_t a = strlen(s), b = strlen(end);
-    return a >= b && !strcmp(s + a - b, end);
-}
-
 static int add_tensor(struct job *j, const struct safetensors_tensor *t, struct err *e) {
     static const char *const gate_up[] = {"gate_proj", "up_proj"}, *const down[] = {"down_proj"};
     char key[SAFETENSORS_NAME_BYTES_MAX];
-    bool wide =
-        t->dims_count == 3 && t->dims[1] % (2 * EXL3_BLOCK) == 0 && t->dims[2] % EXL3_BLOCK == 0;
-    if (wide && ends_with(t->name, ".experts.gate_up_proj"))
-        return add_experts(j, t, gate_up, 2, e);
-    if (wide && ends_with(t->name, ".experts.down_proj")) return add_experts(j, t, down, 1, e);
+    if (is_packed(t, ".experts.gate_up_proj", 2)) return add_experts(j, t, gate_up, 2, e);
+    if (is_packed(t, ".experts.down_proj", 1)) return add_experts(j, t, down, 1, e);
     snprintf(key, sizeof key, "%s", t->name);
     if (t->dims_count == 2 && ends_with(key, ".weight")) {
         key[strlen(key) - strlen(".weight")] = '\0';
