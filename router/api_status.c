@@ -62,6 +62,7 @@ static void ready(struct http_call *c, bool with_error) {
     const struct status_source *s = c->app;
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
+    char fault[SNAPSHOT_TEXT_BYTES];
     struct strbuf body = {0};
     uint64_t requests, tokens;
     metrics_get_queue(s->metrics, &requests, &tokens);
@@ -69,6 +70,8 @@ static void ready(struct http_call *c, bool with_error) {
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
                   "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
                   why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
+    snapshot_fault(shot, fault, sizeof fault);
+    if (why && *fault) add_text(&body, "reason", fault);
     if (why && with_error)
         strbuf_printf(&body,
                       ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
@@ -172,7 +175,7 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
                   w->up_ms / 1000);
 }
 
-static bool refuse_remote(struct http_call *c) {
+bool api_status_refuse_remote(struct http_call *c) {
     if (listener_is_local(c->listener)) return false;
     struct apierr e;
     apierr_set(&e, APIERR_FORBIDDEN, NULL,
@@ -183,7 +186,7 @@ static bool refuse_remote(struct http_call *c) {
 
 void api_status_workers(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
-    if (refuse_remote(c)) return;
+    if (api_status_refuse_remote(c)) return;
     struct strbuf body = {0};
     uint64_t now = mono_ms();
     strbuf_add_char(&body, '[');
@@ -195,22 +198,15 @@ void api_status_workers(struct http_call *c) {
     reply_json(c, 200, &body);
 }
 
-void api_status_worker(struct http_call *c) {
-    const struct snapshot *shot = snapshot_of(c->app);
-    if (refuse_remote(c)) return;
-    h2o_iovec_t rest = http_path_rest(c);
+bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
+                           char ret_state[24]) {
+    const struct snapshot *shot = snapshot_of(s);
     for (uint32_t i = 0; i < shot->worker_count; i++) {
-        char rank[16];
-        int n = snprintf(rank, sizeof rank, "%u", shot->workers[i].rank);
-        if (!h2o_memis(rest.base, rest.len, rank, (size_t)n)) continue;
-        struct strbuf body = {0};
-        add_worker(&body, &shot->workers[i], mono_ms());
-        reply_json(c, 200, &body);
-        return;
+        const struct snapshot_worker *w = &shot->workers[i];
+        if (w->rank != rank) continue;
+        snprintf(ret_state, 24, "%s", backend_state_name((enum backend_state)w->state));
+        add_worker(out, w, mono_ms());
+        return true;
     }
-    struct apierr e;
-    char clip[APIERR_CLIP_BYTES];
-    apierr_set(&e, APIERR_NOT_FOUND, NULL, "no worker has the rank '%s'",
-               apierr_clip(clip, rest.base, rest.len));
-    send_reply_error(c, &e);
+    return false;
 }

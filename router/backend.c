@@ -22,6 +22,14 @@ const char *backend_state_name(enum backend_state s) {
     return (unsigned)s < BACKEND_STATE_COUNT ? names[s] : "unknown";
 }
 
+bool backend_state_is_name(const char *name, size_t len) {
+    for (int s = 0; s < BACKEND_STATE_COUNT; s++) {
+        const char *n = backend_state_name((enum backend_state)s);
+        if (strlen(n) == len && !memcmp(n, name, len)) return true;
+    }
+    return false;
+}
+
 void backend_set_state(struct backend *b, enum backend_state state) {
     enum backend_state old = b->state;
     if (old == state) return;
@@ -135,6 +143,17 @@ uint32_t backends_count(const struct backends *s) {
     return s->count;
 }
 
+const char *backends_given_up(const struct backends *s) {
+    const char *why = NULL;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct backend *b = &s->b[i];
+        if (b->peer || (b->own && b->state != BACKEND_FAILED)) return NULL;
+        if (b->own && (b->child.running || b->child.closing || b->start_at_ms)) return NULL;
+        if (b->own && !why) why = b->reason;
+    }
+    return why;
+}
+
 struct backend *backends_at(struct backends *s, uint32_t rank) {
     return rank < s->count ? &s->b[rank] : NULL;
 }
@@ -199,8 +218,29 @@ int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e)
         return err_set(e, ST_CLOSED, "worker %u is %s", b->rank, backend_state_name(b->state));
     struct frame f = {.type = FRAME_DRAIN, .drain = *d};
     int st = peer_send(b->peer, &f, e);
-    if (!st && d->mode == FRAME_DRAIN_EXIT) b->exit_asked = true;
-    return st;
+    if (st) return st;
+    b->drain_asked = d->mode != FRAME_DRAIN_RESUME;
+    if (d->mode == FRAME_DRAIN_EXIT) b->exit_asked = true;
+    if (b->drain_asked && b->state == BACKEND_READY) backend_set_state(b, BACKEND_DRAINING);
+    return ST_OK;
+}
+
+void backend_stop(struct backend *b) {
+    struct frame_drain d = {.mode = FRAME_DRAIN_EXIT};
+    b->exit_asked = true;
+    b->start_at_ms = 0;
+    if (b->peer && !backend_drain(b, &d, NULL)) return;
+    child_kill(&b->child, SIGTERM);
+    if (!b->child.running && !b->peer) backend_set_state(b, BACKEND_STOPPED);
+}
+
+void backend_start(struct backend *b) {
+    if (!b->own || b->child.running) return;
+    restart_reset(&b->restart);
+    b->exit_asked = false;
+    b->start_at_ms = 1; // long due
+    b->reason[0] = '\0';
+    backend_set_state(b, BACKEND_STARTING);
 }
 
 static const char *text_or_empty(const char *s) {
@@ -215,6 +255,11 @@ static struct frame_fingerprint fingerprint_of(const struct backend *b) {
                                       text_or_empty(f->rope)};
 }
 
+void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]) {
+    struct frame_fingerprint f = fingerprint_of(b);
+    fingerprint_digest(&f, ret);
+}
+
 void backend_info(const struct backend *b, struct backend_info *ret) {
     uint64_t now = mono_ms();
     const struct frame_hello *h = &b->hello;
@@ -225,6 +270,7 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
         .name = text_or_empty(h->name),
         .model = text_or_empty(h->model),
         .reason = b->reason,
+        .fault = b->fault,
         .version = text_or_empty(h->fingerprint.build),
         .pid = b->child.running ? (uint32_t)b->child.process.pid
                : b->peer        ? h->pid

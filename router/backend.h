@@ -1,6 +1,6 @@
 /* backend: the workers as the router sees them: lobby, sockets, processes, restarts.
  *
- * Owns the lobby socket, one pair0 socket per incarnation, and, in `serve`, the child processes. nng's threads only
+ * Owns the lobby socket, one socket per incarnation, and, in `serve`, the child processes. nng's threads only
  * put messages on a list and wake the loop; every callback and every call here is on the loop thread. */
 #pragma once
 #include <stdbool.h>
@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "proto/frame.h"
+#include "router/fingerprint.h"
 
 struct err;
 struct backends; // the set, defined in backend.c
@@ -32,8 +33,9 @@ struct backend_events { // all on the loop thread
     // The state changed; room may have changed with every STATUS: on_room.
     void (*on_state)(void *arg, struct backend *b, enum backend_state old_state);
     void (*on_room)(void *arg, struct backend *b);
-    // The incarnation is over: its streams get nothing more. reason is one line. Called before on_state.
-    void (*on_lost)(void *arg, struct backend *b, const char *reason);
+    // The incarnation is over: its streams get nothing more. reason is one line; planned: it ended in good order.
+    // Called before on_state.
+    void (*on_lost)(void *arg, struct backend *b, const char *reason, bool planned);
 };
 
 struct backends_config { // what it points to outlives the set
@@ -60,12 +62,16 @@ void backends_stop(struct backends *s, double grace_s, void (*done)(void *arg), 
 void backends_free(struct backends *s); // after done; NULL is fine
 
 uint32_t backends_count(const struct backends *s);
+// Why no worker will come any more: the reason of the first rank, when every process of ours has failed for good and no
+// other worker is there. NULL: not so.
+const char *backends_given_up(const struct backends *s);
 struct backend *backends_at(struct backends *s, uint32_t rank);
 
 struct backend_info { // a snapshot; strings live until the next call on the loop
     uint32_t rank, generation;
     enum backend_state state;
     const char *name, *model, *reason, *version;
+    const char *fault; // for clients, no path in it: why it is not there; NULL: no fault. Constant
     uint32_t pid;
     bool supervised;
     const char *gpu_name, *gpu_uuid, *gpu_pci;
@@ -79,8 +85,11 @@ struct backend_info { // a snapshot; strings live until the next call on the loo
 };
 void backend_info(const struct backend *b, struct backend_info *ret);
 const char *backend_state_name(enum backend_state s);
+bool backend_state_is_name(const char *name, size_t len);
 uint32_t backend_rank(const struct backend *b);
 enum backend_state backend_state(const struct backend *b);
+// fingerprint_digest of what it runs.
+void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]);
 // SUBMITs it would take now: the last STATUS's room less what was sent since.
 uint32_t backend_room(const struct backend *b);
 
@@ -88,6 +97,11 @@ uint32_t backend_room(const struct backend *b);
 int backend_submit(struct backend *b, const struct frame_submit *s, struct err *e);
 // Cannot fail and cannot be lost while the incarnation lives: cancels wait in a set that is merged into one frame.
 void backend_cancel(struct backend *b, struct frame_stream s);
+// Sends DRAIN. After FINISH and EXIT it takes no SUBMIT, whatever a STATUS under way says, until RESUME.
 int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e);
+// Asks it to end in good order; from then on it stays STOPPED. Streams that it has are lost to it (on_lost).
+void backend_stop(struct backend *b);
+// Of an own rank whose process does not run: starts it, and forgets its failures.
+void backend_start(struct backend *b);
 // The worker is at fault or hung: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
 void backend_drop(struct backend *b, const char *reason);

@@ -29,6 +29,7 @@ struct backend {
     enum backend_state state;
     uint64_t since_ms;
     char reason[BACKEND_REASON_BYTES];
+    const char *fault; // as backend_info's
     uint64_t restarts, frames_dropped;
 
     // The incarnation; peer NULL: none.
@@ -40,7 +41,8 @@ struct backend {
     struct frame_hello hello; // zero before the first
     uint64_t joined_ms;
     bool said_goodbye;
-    bool exit_asked; // DRAIN exit was sent: its end is no failure, and it stays down
+    bool exit_asked; // to stay down: its end is no failure
+    bool drain_asked;
     struct arena status_arena;
     struct frame_status status; // the last one of this incarnation
     struct frame_stream *live;  // submitted and not ended

@@ -16,7 +16,8 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     struct backends *s = b->set;
     char why[BACKEND_REASON_BYTES]; // reason may be b's own, which changes
     snprintf(why, sizeof why, "%s", reason);
-    log_line(next == BACKEND_STOPPED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
+    bool wanted = next == BACKEND_STOPPED || s->stopping || b->exit_asked;
+    log_line(wanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
              "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank, b->generation,
              b->hello.pid, b->live_count, why);
     s->closing++;
@@ -27,7 +28,7 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     b->status.room = b->status.streams_running = b->status.queue_requests = 0;
     if (b->child.running) b->lost_ms = mono_ms();
     backend_set_reason(b, "%s", why);
-    s->c.events.on_lost(s->c.events.arg, b, why);
+    s->c.events.on_lost(s->c.events.arg, b, why, next == BACKEND_STOPPED);
     backend_set_state(b, b->child.running ? BACKEND_BACKOFF : next);
 }
 
@@ -62,9 +63,17 @@ static void on_status(struct backend *b, const struct frame_status *st) {
     b->status_arena = s->scratch;
     s->scratch = old;
     if (news) moved(b);
-    if (st->state == FRAME_STATE_FAILED) return backend_lose(b, st->reason, BACKEND_FAILED);
-    if (st->state == FRAME_STATE_READY) b->reason[0] = '\0';
-    backend_set_state(b, state_of(st->state));
+    if (st->state == FRAME_STATE_FAILED) {
+        b->fault = "its engine has failed";
+        return backend_lose(b, st->reason, BACKEND_FAILED);
+    }
+    bool ready = st->state == FRAME_STATE_READY;
+    if (ready) {
+        b->reason[0] = '\0';
+        b->fault = NULL;
+    }
+    // Sent before our DRAIN was read.
+    backend_set_state(b, ready && b->drain_asked ? BACKEND_DRAINING : state_of(st->state));
     if (b->peer) s->c.events.on_room(s->c.events.arg, b);
 }
 
@@ -196,7 +205,8 @@ static int open_incarnation(struct backend *b, struct err *e) {
 
 static void begin_incarnation(struct backend *b) {
     b->joined_ms = mono_ms();
-    b->up = b->exit_asked = false;
+    b->up = b->drain_asked = false;
+    if (!b->own) b->exit_asked = false; // of a process of ours it stands until that is started anew
     b->lost_ms = 0;
     b->status = (struct frame_status){0};
     b->reason[0] = '\0';

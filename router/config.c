@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "router/jsontext.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -47,6 +48,8 @@ static const struct setting table[] = {
      "status of a full queue"},
     {"route.wait_ready_s", SETTING_REAL, IN(wait_ready_s), "5", 0, WEEK_S, NULL, "s",
      "wait for a ready worker when there is none; over it: 503"},
+    {"route.resume_s", SETTING_REAL, IN(resume_s), "120", 0, WEEK_S, NULL, "s",
+     "wait of a request whose worker was lost for one like it; over it: an error"},
     {"limits.request_s", SETTING_REAL, IN(request_s), "3600", 0.1, WEEK_S, NULL, "s",
      "longest life of a request; over it: 504"},
     {"limits.output_default", SETTING_INT, IN(output_default), "0", 0, 1 << 30, NULL, "tokens",
@@ -65,6 +68,8 @@ static const struct setting table[] = {
      "time without progress after which a worker with work is hung"},
     {"worker.start_s", SETTING_REAL, IN(start_s), "30", 0.1, WEEK_S, NULL, "s",
      "time for a spawned worker's first word; over it: it is killed and started again"},
+    {"start.notify", SETTING_CHOICE, IN(start_notify), "ready", 0, 0, "ready|listening", NULL,
+     "when a service manager is told that the start is over"},
     {"ready.workers_min", SETTING_INT, IN(ready_workers_min), "1", 1, 64, NULL, NULL,
      "ready workers for /readyz to say 200"},
     {"drain.settle_s", SETTING_REAL, IN(settle_s), "5", 0, WEEK_S, NULL, "s",
@@ -122,6 +127,29 @@ enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
                                         "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
+static bool is_blank(const char *s, size_t len) {
+    return strspn(s, " ") >= len;
+}
+
+// A name that a client cannot say is a slip of whoever wrote it.
+static int check_names(const struct config *c, struct err *e) {
+    const struct setting *name = settings_find(&c->settings, "model.name");
+    if (c->settings.given[name - table] && is_blank(c->model_name, strlen(c->model_name)))
+        return err_set(e, ST_INVAL, "setting model.name: wanted a name, found '%.200s'",
+                       c->model_name);
+    const char *p = c->model_aliases;
+    for (bool more = *p; more;) {
+        size_t n = strcspn(p, ",");
+        if (is_blank(p, n))
+            return err_set(e, ST_INVAL,
+                           "setting model.aliases: wanted names split by commas, found '%.200s'",
+                           c->model_aliases);
+        more = p[n] == ',';
+        p += n + more;
+    }
+    return ST_OK;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};
     settings_init(&c->settings, table, SETTING_COUNT, c);
@@ -131,6 +159,7 @@ int config_init(struct config *c, int argc, char **argv, struct err *e) {
     if (!st && n > 1)
         st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
     if (!st && n == 1) c->model = args[0];
+    if (!st) st = check_names(c, e);
     free(args);
     return st;
 }
@@ -157,6 +186,30 @@ void config_log(const struct config *c) {
     }
     log_info("settings", "%s", text.len ? text.p : "all at their defaults");
     strbuf_fini(&text);
+}
+
+static void write_value(const struct config *c, const struct setting *t, struct strbuf *out) {
+    const char *field = (const char *)c + t->offset;
+    switch (t->kind) {
+    case SETTING_BOOL: strbuf_add_str(out, *(const bool *)field ? "true" : "false"); break;
+    case SETTING_INT:
+    case SETTING_BYTES: strbuf_printf(out, "%lld", (long long)*(const int64_t *)field); break;
+    case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)field); break;
+    default: {
+        const char *s = *(char *const *)field;
+        bool secret = !strcmp(t->name, "auth.keys");
+        if (s && *s && secret) s = "***";
+        jsontext_string(out, s ? s : "", s ? strlen(s) : 0);
+    }
+    }
+}
+
+void config_write_json(const struct config *c, struct strbuf *out) {
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        strbuf_printf(out, "%c\"%s\":", i ? ',' : '{', table[i].name);
+        write_value(c, &table[i], out);
+    }
+    strbuf_add_char(out, '}');
 }
 
 /* ---- run.dir ---- */

@@ -8,6 +8,7 @@
 #include "common/settings.h"
 
 struct err;
+struct strbuf;
 
 struct config {
     char *api_listen, *ops_listen;
@@ -20,7 +21,7 @@ struct config {
     int64_t queue_tokens_max;
     double queue_wait_s;
     char *overload_status;
-    double wait_ready_s;
+    double wait_ready_s, resume_s;
 
     double request_s;
     int64_t output_default; // 0: the room left
@@ -31,6 +32,7 @@ struct config {
     bool done_after_error;
 
     double progress_s, start_s;
+    char *start_notify;
     int64_t ready_workers_min;
     double settle_s, drain_s;
     double loop_stall_s;
@@ -62,6 +64,8 @@ struct config {
 int config_init(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
 void config_help(const char *subcommand);
+// {"name":value,..} of every setting in effect; what is a secret shows as "***".
+void config_write_json(const struct config *c, struct strbuf *out);
 void config_log(const struct config *c); // every value that is not its default
 
 // Makes run.dir (mode 0700) and puts its path in c->run_dir. *ret_temporary: it is a fresh folder under /tmp that

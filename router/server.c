@@ -3,8 +3,10 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/mono.h"
+#include "common/notify.h"
 #include "common/num.h"
 #include "router/access.h"
+#include "router/admin.h"
 #include "router/api_chat.h"
 #include "router/api_models.h"
 #include "router/api_status.h"
@@ -12,6 +14,7 @@
 #include "router/apierr.h"
 #include "router/backend.h"
 #include "router/config.h"
+#include "router/control.h"
 #include "router/http.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -37,6 +40,7 @@ enum {
     TICK_MS = 100,
     QUEUE_PER_WORKER = 64, // queue.requests_max by default
     GUEST_RANKS = 8,       // of `serve`, for workers started by hand
+    OPS_STALL_MS = 10000,  // the ops loop has not turned for so long: no sign of life
     CUT_GRACE_MS = 1000,   // for the last bytes after everything has ended
     STOP_GRACE_S = 10,     // a child's time between SIGTERM and SIGKILL
 };
@@ -53,20 +57,33 @@ struct runner {
     uv_prepare_t prepare;
     uv_signal_t term, interrupt, hangup;
     uint64_t tick_at_ms;
+    uint64_t beat_ms;        // the last sign of life to the service manager
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
+    bool given_up;           // no worker will come any more: the exit status says so
     enum { RUNNING, SETTLING, FINISHING, CUTTING, STOPPING_WORKERS, CLOSED } phase;
     bool was_ready;
 };
 
 /* ---- placing ---- */
 
-static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret) {
+// A reply that has begun goes on only where its bits would be the same, and where all of it has room.
+static bool can_take(const struct request *r, const struct backend *b,
+                     const struct backend_info *info) {
+    char kind[FINGERPRINT_DIGEST_BYTES];
+    if (r->ids.len == 0) return true;
+    backend_kind(b, kind);
+    return resume_fits(&r->resume, kind) &&
+           info->status.context_max >= r->prompt.len + r->max_tokens;
+}
+
+static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
+                       struct pick_worker *ret) {
     struct backend *b = backends_at(s->backends, rank);
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY,
+        .ready = info.state == BACKEND_READY && can_take(r, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -80,6 +97,7 @@ static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
     uint32_t context = info.status.context_max;
+    if (r->ids.len) return ST_OK; // its length was settled with its first id
     return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
 }
 
@@ -87,7 +105,7 @@ static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
 static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)r->prompt.len);
+    *ret_rank = pick(workers, count, (uint32_t)(r->prompt.len + r->ids.len));
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
@@ -98,25 +116,32 @@ static int place_on_best(struct server *s, struct request *r, const struct pick_
     return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
 }
 
-// False: nothing more can be placed now; the next STATUS, or a change of state, brings us back.
-static bool place_first(struct server *s) {
-    struct queue_item *i = queue_first(&s->queue);
-    if (!i) return false;
-    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+// False: no worker takes it now; the next STATUS, or a change of state, brings us back.
+static bool place(struct server *s, struct request *r) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, r, rank, &workers[rank]);
     for (;;) {
         int rank;
         int st = place_on_best(s, r, workers, count, &rank);
-        if (st == ST_INVAL) return true; // it has failed; the next one may not
+        if (st == ST_INVAL) return true; // it has failed
         if (st == ST_OK) break;
         if (rank < 0) return false;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, i);
+    queue_remove(&s->queue, &r->queue_item);
     queue_left(&s->queue, mono_ms());
     return true;
+}
+
+// In order; but one that waits for a worker of its kind does not hold up those behind it.
+static void place_all(struct server *s) {
+    struct queue_item *next;
+    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+        struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+        next = queue_next(i); // a failed request is gone; one that fails never ends another
+        if (!place(s, r) && r->ids.len == 0) return;
+    }
 }
 
 void server_want_place(struct server *s) {
@@ -127,7 +152,7 @@ static void on_prepare(uv_prepare_t *p) {
     struct server *s = p->data;
     if (s->place_wanted) {
         s->place_wanted = false;
-        while (place_first(s)) continue;
+        place_all(s);
     }
     metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
@@ -143,6 +168,14 @@ uint32_t server_context_max(const struct server *s) {
     return best ? best : s->model->context_max;
 }
 
+void server_no_worker(const struct server *s, struct apierr *ret) {
+    char fault[SNAPSHOT_TEXT_BYTES];
+    snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
+    apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
+               fault);
+    ret->retry_after_ms = 2000;
+}
+
 uint32_t server_ready_workers(const struct server *s) {
     uint32_t n = 0;
     for (uint32_t rank = 0; rank < backends_count(s->backends); rank++)
@@ -152,7 +185,7 @@ uint32_t server_ready_workers(const struct server *s) {
 
 /* ---- workers' news ---- */
 
-static void publish(struct server *s) {
+void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
     shot->draining = s->draining;
     shot->ever_ready = s->ever_ready;
@@ -176,8 +209,10 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     if (!r->was_ready && server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
         r->was_ready = true;
         report_ready(s);
+        notify_send("READY=1");
     }
-    publish(s);
+    notify_send("STATUS=%u of %u workers ready", server_ready_workers(s), s->ranks);
+    server_publish(s);
     server_want_place(s);
 }
 
@@ -185,10 +220,10 @@ static void on_room(void *arg, struct backend *b) {
     server_want_place(arg);
 }
 
-static void on_lost(void *arg, struct backend *b, const char *reason) {
+static void on_lost(void *arg, struct backend *b, const char *reason, bool planned) {
     struct server *s = arg;
-    if (!s->draining) metrics_worker_failed(s->metrics, backend_rank(b));
-    relay_on_lost(s->relay, b, reason);
+    if (!planned) metrics_worker_failed(s->metrics, backend_rank(b));
+    relay_on_lost(s->relay, b, reason, planned);
 }
 
 /* ---- HTTP ---- */
@@ -237,15 +272,12 @@ static int open_api(struct server *s, struct err *e) {
 
 /* ---- the end: docs/api.md, "Start and end" ---- */
 
-static void fail_all(struct server *s) {
+static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
         if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
-        struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
-        request_fail(r, &e);
+        request_fail(r, why);
     }
 }
 
@@ -257,6 +289,7 @@ static void close_rest(struct runner *r) {
     r->phase = CLOSED;
     ops_stop(r->s.ops); // it reads what the workers' list holds
     r->s.ops = NULL;
+    admin_close(r->s.admin);
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->prepare, NULL);
     uv_close((uv_handle_t *)&r->term, NULL);
@@ -275,15 +308,33 @@ static void stop_workers(struct runner *r) {
     backends_stop(r->s.backends, STOP_GRACE_S, on_workers_stopped, r);
 }
 
+int server_set_draining(struct server *s, bool on, struct apierr *e) {
+    struct runner *r = (struct runner *)s;
+    if (r->phase != RUNNING) return apierr_set(e, APIERR_CONFLICT, NULL, "the router is ending");
+    if (s->draining != on) log_info("operator_drain", "on=%d", on);
+    if (!s->draining && on) s->operator_drain_ms = mono_ms();
+    s->draining = on;
+    if (!on) s->refusing = false;
+    server_publish(s);
+    return ST_OK;
+}
+
+// Refusing begins when load balancers have had the time to see that it is not ready.
+static void settle_operator_drain(struct server *s, uint64_t now) {
+    bool settled = (double)(now - s->operator_drain_ms) >= s->config->settle_s * 1000;
+    if (s->draining && settled) s->refusing = true;
+}
+
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
+    notify_send("STOPPING=1\nSTATUS=draining");
     r->drain_since_ms = mono_ms();
     r->s.draining = true;
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
              (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
              r->config->drain_s);
     listener_drain(r->s.api);
-    publish(&r->s);
+    server_publish(&r->s);
 }
 
 // One step at a time, from the tick.
@@ -297,7 +348,12 @@ static void drain(struct runner *r, uint64_t now) {
         s->refusing = true;
         listener_stop(s->api);
     }
-    if (r->phase == FINISHING && (double)since >= timeout_ms) fail_all(s);
+    if (r->phase == FINISHING && (double)since >= timeout_ms) {
+        struct apierr e;
+        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
+        e.retry_after_ms = 1000;
+        fail_all(s, &e);
+    }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
         r->phase = CUTTING;
         r->over_since_ms = now;
@@ -305,6 +361,22 @@ static void drain(struct runner *r, uint64_t now) {
     if (r->phase != CUTTING) return;
     if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
     if (listener_connections(s->api) == 0) stop_workers(r);
+}
+
+// Nobody will compute anything here: whoever started us is to know, by the exit status.
+static void give_up_without_workers(struct runner *r) {
+    struct server *s = &r->s;
+    const char *why = r->spawn ? backends_given_up(s->backends) : NULL;
+    if (!why) return;
+    struct apierr e;
+    log_error("no_workers", "reason=\"%s\": every worker has failed for good", why);
+    server_no_worker(s, &e);
+    r->given_up = true;
+    begin_drain(r);
+    s->refusing = true;
+    r->phase = FINISHING;
+    listener_stop(s->api);
+    fail_all(s, &e);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -320,6 +392,15 @@ static void on_signal(uv_signal_t *h, int signum) {
 
 /* ---- time ---- */
 
+// The manager's watchdog: every loop of ours turns.
+static void beat(struct runner *r, uint64_t now) {
+    uint64_t every_ms = notify_watchdog_ms();
+    bool ops_turns = !r->s.ops || now - admin_last_beat_ms(r->s.admin) < OPS_STALL_MS;
+    if (!every_ms || now - r->beat_ms < every_ms || !ops_turns) return;
+    r->beat_ms = now;
+    notify_send("WATCHDOG=1");
+}
+
 static void on_tick(uv_timer_t *t) {
     struct runner *r = t->data;
     struct server *s = &r->s;
@@ -332,9 +413,15 @@ static void on_tick(uv_timer_t *t) {
         next = TAILQ_NEXT(q, link); // ending one never ends another
         request_tick(q, now);
     }
+    if (r->phase == RUNNING) give_up_without_workers(r);
+    if (r->phase == RUNNING) settle_operator_drain(s, now);
+    if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
-    publish(s);
+    access_flush(s->access);
+    log_flush();
+    server_publish(s);
     snapshots_beat(s->snapshots, now);
+    beat(r, now);
 }
 
 /* ---- start ---- */
@@ -395,16 +482,19 @@ static int open_all(struct runner *r, struct err *e) {
     s->metrics = metrics_new(s->model->names[0]);
     s->snapshots = snapshots_new();
     s->relay = relay_new(s);
+    s->admin = admin_new(s);
+    s->control = control_new(s);
     uint32_t per_ranks = QUEUE_PER_WORKER * s->ranks;
     queue_init(&s->queue, c->queue_requests_max ? (uint32_t)c->queue_requests_max : per_ranks,
                (uint64_t)c->queue_tokens_max);
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
-    s->status = (struct status_source){s->config, s->metrics, s->snapshots, true};
+    s->status = (struct status_source){
+        .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, e);
+    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, e);
     return st ? st : start_workers(r, e);
 }
 
@@ -412,6 +502,8 @@ static void close_all(struct runner *r) {
     struct server *s = &r->s;
     backends_free(s->backends);
     relay_free(s->relay);
+    control_free(s->control);
+    admin_free(s->admin);
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
@@ -426,6 +518,7 @@ static void fail_start(struct runner *r) {
     struct server *s = &r->s;
     if (s->api) listener_close(s->api, on_api_closed, r);
     ops_stop(s->ops);
+    admin_close(s->admin);
     uv_run(&s->loop, UV_RUN_DEFAULT);
 }
 
@@ -441,6 +534,7 @@ int server_run(struct config *c, bool spawn) {
     struct runner r = {.spawn = spawn, .config = c, .s.config = c};
     struct err e = {0};
     signal(SIGPIPE, SIG_IGN);
+    notify_init();
     raise_fd_limit();
     uv_loop_init(&r.s.loop);
     int st = open_all(&r, &e);
@@ -450,11 +544,12 @@ int server_run(struct config *c, bool spawn) {
     } else {
         start_timers(&r);
         report_start(&r.s);
+        if (!strcmp(c->start_notify, "listening")) notify_send("READY=1");
         config_log(c);
         uv_run(&r.s.loop, UV_RUN_DEFAULT);
     }
     close_all(&r);
     int rc = uv_loop_close(&r.s.loop);
     if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
-    return st ? 1 : 0;
+    return st || r.given_up ? 1 : 0;
 }

@@ -102,7 +102,8 @@ CPU_INLINE void add_values(vn (*acc)[PV_WIDE_MAX], const float *const *p, const 
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < wide; i++) acc[r][i] = acc[r][i] + value[i] * p[r][j];
+            for (uint32_t i = 0; i < wide; i++)
+                acc[r][i] = vn_fma(value[i], vn_set(p[r][j]), acc[r][i]);
     }
 }
 
@@ -134,7 +135,7 @@ CPU_INLINE void tile_values(struct query *const *q, const float (*p)[ATTN_TILE],
 #pragma GCC unroll 8
             for (uint32_t i = 0; i < wide; i++) {
                 float *o = q[r]->acc + d0 + i * NATIVE;
-                vn_store(o, vn_load(o) * f[r].old + acc[r][i] * f[r].fresh);
+                vn_store(o, vn_fma(vn_load(o), vn_set(f[r].old), acc[r][i] * f[r].fresh));
             }
         }
     }
@@ -222,6 +223,8 @@ static void run_block(const struct job *j, const struct run *run, uint32_t row, 
                          .first = first};
         if (kv->dtype == DTYPE_F32)
             run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_F32);
+        else if (kv->dtype == DTYPE_E4M3)
+            run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_E4M3);
         else
             run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_BF16);
     }

@@ -13,22 +13,33 @@
 
 #include "kernels/sample/sample.h"
 
+struct cuda_driver;
 struct err;
+struct ops;
 struct engine; // defined in engine.c
 
 struct engine_config {
     const char *model_dir;
-    const char *backend;  // "auto", "cpu" or "cuda"
-    uint32_t context_max; // ids of one stream; 0: what the checkpoint allows and memory holds
-    uint32_t streams_max; // 0: chosen from the memory
-    uint32_t threads;     // of the CPU backend; 0: one per CPU this process may use
+    const char *backend;   // "auto" (a GPU where there is one), "cpu" or "cuda"
+    uint32_t device;       // the GPU's number among those the driver shows
+    const char *embedding; // "auto", "card" or "host": placement.h
+    uint32_t context_max;  // ids of one stream; 0: what the checkpoint allows and memory holds
+    uint32_t streams_max;  // 0: chosen from the memory
+    uint32_t threads;      // of the CPU backend; 0: one per CPU this process may use
     uint32_t
         chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
     uint32_t round_rows_max; // rows of one forward; 0: default
     double memory_fraction;  // of what is free, for KV and states; 0: default
-    const char *kv;          // "auto", "f32", "bf16" ("fp8" on CUDA)
+    const char *kv;          // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
+    bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
+    bool spoil_dead;       // debug: dead rows and fresh memory are NaN
+    // For tests: the driver to use instead of the machine's; and a look at the table before it is used, which may lack
+    // operations then.
+    const struct cuda_driver *driver;
+    void (*on_ops)(void *arg, struct ops *o);
+    void *on_ops_arg;
     // Planted faults for the tests that prove the equality suites can fail; 0: none.
     uint32_t fault;
 };
@@ -37,6 +48,8 @@ enum engine_fault {
     ENGINE_FAULT_NONE,
     ENGINE_FAULT_ULP, // one ulp in one logit of one row, only when rows of several streams share a round
     ENGINE_FAULT_STALE_CONV, // one DeltaNet layer reads a conv row of the chunk before last at a chunk border
+    ENGINE_FAULT_SHORT_S, // a commit of windows passes one row too few to one DeltaNet layer's matrices
+    ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_END,
 };
 
@@ -44,7 +57,7 @@ enum engine_fault {
 enum {
     ENGINE_TOP_LOGPROBS_MAX = 20, // as the OpenAI API has it
     ENGINE_STOP_IDS_MAX = 256,
-    ENGINE_WINDOW_ROWS_MAX = 32, // rows of one verify round of one stream
+    ENGINE_WINDOW_ROWS_MAX = 32, // rows of the windows of one round
     ENGINE_STREAMS_MAX = 1024,
     ENGINE_ROUND_ROWS_MAX = 8192,
 };
@@ -71,6 +84,11 @@ struct engine_info {
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
     uint32_t regions_count;
+    const char *embedding_rule; // where the rows of the embedding are and why
+    uint64_t embedding_bytes;   // of those rows
+    uint64_t pinned_bytes; // of the host: staging and what the card reads in place; 0 on the CPU
+    uint64_t device_free_bytes; // left on the card behind the arena; 0 on the CPU
+    uint32_t streams_whole;     // streams of the longest context that fit at once
 };
 
 struct engine_request { // everything is copied by engine_submit
@@ -80,7 +98,7 @@ struct engine_request { // everything is copied by engine_submit
     uint32_t given_count;
     struct sample_params sampling; // checked by engine_submit
     uint32_t
-        max_tokens; // in all, given ones counted; > given_count. Cut to what the context leaves
+        max_tokens; // in all, given ones counted; >= given_count. Cut to what the context leaves
     uint32_t min_tokens; // stop ids have no effect before
     const uint32_t *stop_ids;
     uint32_t stop_count;
@@ -112,8 +130,8 @@ int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *
 // The stream leaves before the next step; it has no further event. False: no such stream (it has ended).
 bool engine_cancel(struct engine *eng, uint64_t handle);
 
-// given ids that already hold the one that ends the reply make a stream that is filled and then ends without a draw; one
-// that ends it earlier than its last given id is ST_INVAL.
+// given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
+// stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
 enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
 
 struct engine_event { // one stream's share of a round
@@ -165,11 +183,18 @@ int engine_submit_from(struct engine *eng, const struct engine_state *s,
  * asked for, [rows_count, vocab_size] row-major. Rows ascend. chunk 0: the engine's default. */
 int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e);
-/* Window: feeds ids behind a stream's rows without committing, as a verify round does, then keeps `keep` of them and
- * winds the rest back; logits of every fed row if ret is not NULL ([count, vocab_size]). The stream must be past its
- * prompt. ids[0] is the id it drew last, which no row was fed with yet; the others are what might follow. The stream is
- * moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and then what the last kept row gives; the next
- * engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows than ENGINE_WINDOW_ROWS_MAX or than the
- * stream has room for, another ids[0], or a kept id that would have ended the reply; ST_UNSUPPORTED with logprobs. */
-int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
-                  uint32_t keep, float *ret, struct err *e);
+
+struct engine_window {
+    uint64_t handle;
+    const uint32_t *ids; // [count]
+    uint32_t count, keep;
+    float *ret; // [count, vocab_size] logits of every fed row, or NULL
+};
+/* A round of windows: feeds ids behind the rows of each stream without committing, as a verify round does, then keeps `keep` of
+ * them and winds the rest back. A stream must be past its prompt. ids[0] is the id it drew last, which no row was fed with yet;
+ * the others are what might follow. Each stream is moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and
+ * then what the last kept row gives; the next engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows in
+ * all than ENGINE_WINDOW_ROWS_MAX, or than the stream has room for, two windows of a stream, another ids[0], or a kept id that
+ * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
+int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
+                   struct err *e);
