@@ -188,3 +188,24 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
         sample_logprobs(sampler, logits, id, (uint32_t)s->top_logprobs, &s->logprob, s->top);
     stream_append(s, id);
 }
+
+bool stream_plain(const struct stream *s) {
+    const struct sample_params *p = &s->sampling;
+    bool best = p->temperature < SAMPLE_TEMPERATURE_MIN || p->top_k == 1;
+    bool early = s->count - s->prompt_count < s->min_tokens && s->stops_count;
+    bool changed = p->bias_count || p->repetition != 1 || p->presence != 0 || p->frequency != 0;
+    return !s->logits_hash && s->top_logprobs < 0 && !early && !changed &&
+           (best || (p->top_k == 0 && p->top_p >= 1));
+}
+
+struct draw_row stream_draw_row(const struct stream *s, uint32_t pos) {
+    const struct sample_params *p = &s->sampling;
+    return (struct draw_row){.temperature = p->top_k == 1 ? 0 : p->temperature,
+                             .min_p = p->min_p,
+                             .seed = p->seed,
+                             .position = pos + 1};
+}
+
+void stream_drawn(struct stream *s, uint32_t pos, uint32_t id) {
+    if (pos + 1 == s->count) stream_append(s, id); // else the id was given
+}
