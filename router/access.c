@@ -1,11 +1,13 @@
 /* access: see access.h. */
 #include "router/access.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/strbuf.h"
 #include "router/http.h"
 #include "router/jsontext.h"
+#include "router/keys.h"
 #include "router/listen.h"
 
 #include <fcntl.h>
@@ -15,7 +17,8 @@
 #include <unistd.h>
 
 struct access_log {
-    int fd; // -1: off
+    int fd;     // -1: off
+    char *path; // NULL: no file
 };
 
 int access_open(struct access_log **ret, const char *where, struct err *e) {
@@ -28,12 +31,27 @@ int access_open(struct access_log **ret, const char *where, struct err *e) {
     }
     struct access_log *l = mem_calloc(1, sizeof *l);
     l->fd = fd;
+    l->path = fd > STDERR_FILENO ? mem_strdup(where) : NULL;
     *ret = l;
     return ST_OK;
 }
 
+void access_reopen(struct access_log *l) {
+    struct err e = {0};
+    if (!l->path) return;
+    int fd = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    if (fd < 0) {
+        err_errno(&e, "open log.access '%s'", l->path);
+        log_warn("reopen", "reason=\"%s\"", e.msg);
+        return;
+    }
+    close(l->fd);
+    l->fd = fd;
+}
+
 void access_close(struct access_log *l) {
     if (!l) return;
+    free(l->path);
     if (l->fd > STDERR_FILENO) close(l->fd);
     free(l);
 }
@@ -92,6 +110,7 @@ void access_write(struct access_log *l, const struct http_call *c, const char *m
     add_str(&b, "client_request_id", c->has_client_id ? c->request_id : NULL);
     h2o_iovec_t trace = http_header(c->req, "traceparent");
     if (trace.len && trace.len <= 128) add_text(&b, "trace_id", trace.base, trace.len);
+    add_str(&b, "key", c->key ? c->key->name : NULL);
     add_str(&b, "remote", conn_remote(c->conn));
     add_str(&b, "proto", protocol(c));
     size_t method_len = c->req->input.method.len;

@@ -4,11 +4,12 @@
 
 struct config;
 struct err;
+struct keys;
 struct metrics;
 struct ops; // defined in ops.c
 struct snapshots;
 
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct err *e);
+              struct keys *keys, struct err *e);
 const char *ops_url(const struct ops *o);
 void ops_stop(struct ops *o); // once in a process: its thread sleeps on until the end; NULL is fine

@@ -12,6 +12,7 @@ struct access_log;
 struct backends;
 struct config;
 struct err;
+struct keys;
 struct listener;
 struct metrics;
 struct model;
@@ -30,6 +31,7 @@ struct server {
     struct metrics *metrics;
     struct snapshots *snapshots;
     struct access_log *access;
+    struct keys *keys;
     struct listener *api; // NULL: closed
     struct ops *ops;
     struct backends *backends;
