@@ -59,8 +59,8 @@ static const struct setting table[] = {
     {"api.write_stall_s", SETTING_REAL, IN(write_stall_s), "60", 0.1, WEEK_S, NULL, "s",
      "time without progress in writing to a client; over it: cancel"},
     {"api.connections_max", SETTING_INT, IN(connections_max), "16384", 1, 1 << 20, NULL, NULL,
-     "open connections; over it accepting pauses, after 1 s they get a 503. At most half of the "
-     "descriptors that the process may have"},
+     "open connections; over it accepting pauses, after 1 s they get a 503. At most what the limit "
+     "of descriptors leaves"},
     {"api.h2_streams_max", SETTING_INT, IN(h2_streams_max), "100", 1, 100, NULL, NULL,
      "requests of one HTTP/2 connection at once; more wait, over 100 are refused"},
     {"api.h2_resets_max", SETTING_INT, IN(h2_resets_max), "200", 1, 1 << 20, NULL, NULL,

@@ -22,6 +22,7 @@ enum {
     RESETS_WINDOW_MS = 10000,
     H2_IDLE_GRACE_MS = 5000, // h2o says GOAWAY first
     DROPS_MAX = 64,
+    LOST_SWEEPS = 3,     // a write that has ended may still have to be told
     H2_HEAD_BYTES = 128, // of a request's frames beside its body, at least
 };
 
@@ -61,6 +62,7 @@ static void name_remote(struct conn *c, const uv_stream_t *stream) {
 void conn_take(struct listener *l, uv_stream_t *stream) {
     struct conn *c = mem_calloc(1, sizeof *c);
     c->listener = l;
+    c->stream = stream;
     c->idle_since_ms = c->resets_since_ms = mono_ms();
     name_remote(c, stream);
     TAILQ_INSERT_TAIL(&l->conns, c, link);
@@ -147,6 +149,18 @@ static void refuse(struct conn *c, enum apierr_code code, const char *why) {
 }
 
 /* ---- the sweep ---- */
+
+// Once a read has failed (a reset), libuv takes no more writes, and h2o's binding does not look whether it did: the
+// goodbye that TLS says to a connection which was reset would be waited for for ever, and the connection with it.
+static void end_lost_write(struct conn *c) {
+    h2o_socket_cb cb = c->sock->_cb.write;
+    bool lost = cb && !uv_is_writable(c->stream) && !uv_stream_get_write_queue_size(c->stream);
+    c->lost_writes = lost ? c->lost_writes + 1 : 0;
+    if (c->lost_writes < LOST_SWEEPS) return;
+    c->lost_writes = 0;
+    c->sock->_cb.write = NULL;
+    cb(c->sock, "the connection was reset"); // c may be gone
+}
 
 struct look {
     const struct listener *l;
@@ -260,7 +274,11 @@ void conn_sweep(uv_timer_t *t) {
     struct listener *l = t->data;
     uint64_t now = mono_ms();
     struct look k = {l, h2o_get_timestamp(&l->ctx, NULL, NULL)};
-    struct conn *c;
+    struct conn *c, *next;
+    for (c = TAILQ_FIRST(&l->conns); c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        end_lost_write(c);
+    }
     TAILQ_FOREACH(c, &l->conns, link) c->heads = c->bodies = 0, c->is_late = false;
     l->global.http1.callbacks.foreach_request(&l->ctx, look_at, &k);
     l->global.http2.callbacks.foreach_request(&l->ctx, look_at, &k);

@@ -256,15 +256,16 @@ static void on_failed_closed(uv_handle_t *h) {
     free(l);
 }
 
-// Two descriptors a connection (send.c watches the client with a second one), and some for the rest.
+// Some descriptors are for the rest: workers, files, the other listener, and the second one by which send.c watches an
+// HTTP/1 client while it is being answered (without it a hang-up shows at the next write).
 static uint32_t fd_bound(uint32_t connections_max) {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY) return connections_max;
     uint64_t fds = r.rlim_cur > 2 * FDS_KEPT ? r.rlim_cur - FDS_KEPT : r.rlim_cur / 2;
-    if (connections_max <= fds / 2) return connections_max;
+    if (connections_max <= fds) return connections_max;
     log_warn("connections", "wanted=%u possible=%llu reason=\"descriptors: %llu\"", connections_max,
-             (unsigned long long)(fds / 2), (unsigned long long)r.rlim_cur);
-    return (uint32_t)(fds / 2);
+             (unsigned long long)fds, (unsigned long long)r.rlim_cur);
+    return (uint32_t)fds;
 }
 
 int listener_new(struct listener **ret, const struct listener_config *c, struct err *e) {

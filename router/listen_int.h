@@ -13,12 +13,14 @@ enum { CONN_SWEEP_MS = 250, CONN_REMOTE_BYTES = 72, LISTEN_URL_BYTES = 160 };
 struct conn {
     struct listener *listener;
     h2o_socket_t *sock;
+    uv_stream_t *stream; // sock's
     TAILQ_ENTRY(conn) link;
     uint32_t busy; // requests in handlers
     uint64_t idle_since_ms;
     bool is_http2;
     bool was_cut;
-    uint32_t resets; // of HTTP/2 streams, since resets_since_ms
+    uint32_t lost_writes; // sweeps that found a write which will never end
+    uint32_t resets;      // of HTTP/2 streams, since resets_since_ms
     uint64_t resets_since_ms;
     // What the sweep found last.
     uint32_t heads, bodies;   // requests whose head, whose body is still coming
