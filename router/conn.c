@@ -12,10 +12,13 @@
 #include "router/nonce.h"
 
 #include <arpa/inet.h>
+#include <h2o/http1.h>
+#include <h2o/http2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 enum {
     BUSY_SWEEP_MS = 25, // while the bodies' bytes are near their limit
@@ -34,9 +37,12 @@ void conn_cut(struct conn *c) {
 static void on_conn_closed(void *data) {
     struct conn *c = data;
     struct listener *l = c->listener;
+    if (c->gone) *c->gone = true;
+    if (c->unhooked) TAILQ_REMOVE(&l->unhooked, c, unhooked_link);
     TAILQ_REMOVE(&l->conns, c, link);
     l->conn_count--;
     metrics_connections(l->config.metrics, c->is_http2, -1);
+    free(c->refused);
     free(c);
 }
 
@@ -59,6 +65,144 @@ static void name_remote(struct conn *c, const uv_stream_t *stream) {
     }
 }
 
+static void note_http2(struct conn *c) {
+    if (c->is_http2) return;
+    c->is_http2 = true;
+    metrics_connections(c->listener->config.metrics, false, -1);
+    metrics_connections(c->listener->config.metrics, true, 1);
+}
+
+/* ---- ahead of h2o's reader ---- */
+
+static void put_aside(struct conn *c) {
+    if (c->unhooked) return;
+    c->unhooked = true;
+    TAILQ_INSERT_TAIL(&c->listener->unhooked, c, unhooked_link);
+}
+
+// In place of the head that was refused a request stands that http.c answers with the refusal: in its turn, and over
+// TLS too. h2o looks for the end of a head only behind what it has seen of it, so this one is no shorter.
+static void stand_in(struct conn *c, size_t at, size_t seen) {
+    static const char head[] = CONN_REFUSED_METHOD " / HTTP/1.1\r\nhost: x\r\nx: ",
+                      end[] = "\r\n\r\n";
+    size_t fixed = sizeof head - 1 + sizeof end - 1;
+    size_t fill = seen > fixed ? seen - fixed : 0;
+    c->sock->input->size = at;
+    h2o_iovec_t room = h2o_buffer_reserve(&c->sock->input, fixed + fill);
+    if (!room.base) return; // no memory: the sweep cuts it
+    memcpy(room.base, head, sizeof head - 1);
+    memset(room.base + sizeof head - 1, 'x', fill);
+    memcpy(room.base + sizeof head - 1 + fill, end, sizeof end - 1);
+    c->sock->input->size += fixed + fill;
+}
+
+// The last bytes of the input are new. False: h2o has nothing to learn of them.
+static bool look_over(struct conn *c, size_t fresh) {
+    h2o_buffer_t *in = c->sock->input;
+    struct apierr e;
+    size_t good;
+    if (c->is_http2) return true;
+    if (c->refused) { // nothing behind it is a request
+        in->size -= fresh;
+        return false;
+    }
+    if (!h1scan_take(&c->scan, in->bytes, in->size, fresh, &c->listener->config.limits, &good, &e))
+        return true;
+    c->refused = mem_alloc(sizeof e);
+    *c->refused = e;
+    size_t bad_at = in->size - fresh + good;
+    if (c->scan.head_refused)
+        stand_in(c, bad_at + 1 - c->scan.seen, c->scan.seen);
+    else
+        in->size = bad_at; // conn_hook ends it as soon as what is in front of it has been answered
+    return true;
+}
+
+static void hook(struct conn *c);
+
+static void on_read(h2o_socket_t *sock, const char *err) {
+    struct conn *c = sock->on_close.data;
+    bool gone = false, *outer = c->gone;
+    size_t fresh = err ? 0 : sock->bytes_read; // of this read alone
+    c->read_bytes += fresh;
+    if (fresh && !look_over(c, fresh)) return;
+    c->gone = &gone;
+    c->inner(sock, err);
+    if (gone) {
+        if (outer) *outer = true;
+        return;
+    }
+    c->gone = outer;
+    hook(c);
+}
+
+// Where h2o has put its own reader back.
+static void hook(struct conn *c) {
+    h2o_socket_cb reader = c->sock->_cb.read;
+    if (reader && reader != on_read) {
+        c->inner = reader;
+        c->sock->_cb.read = on_read;
+    }
+    if (!reader || (c->refused && !c->scan.head_refused)) put_aside(c);
+}
+
+static void refuse(struct conn *c, enum apierr_code code, const char *why);
+
+// Before the loop sleeps: no byte is read in between.
+void conn_hook(struct listener *l) {
+    struct conn *c, *next;
+    for (c = TAILQ_FIRST(&l->unhooked); c; c = next) {
+        next = TAILQ_NEXT(c, unhooked_link);
+        if (c->busy == 0 && !c->sock->_cb.read)
+            continue; // between a reply's end and the next request, or 100-continue
+        TAILQ_REMOVE(&l->unhooked, c, unhooked_link);
+        c->unhooked = false;
+        if (c->busy) continue; // conn_call_end puts it back
+        hook(c);
+        if (c->unhooked) { // refused within a body
+            TAILQ_REMOVE(&l->unhooked, c, unhooked_link);
+            c->unhooked = false;
+            refuse(c, c->refused->code, c->refused->message);
+        }
+    }
+}
+
+const struct apierr *conn_refusal(const struct conn *conn) {
+    return conn->refused;
+}
+
+/* ---- beginning ---- */
+
+static void begin(struct conn *c, bool http2) {
+    bool gone = false;
+    c->gone = &gone;
+    if (http2)
+        h2o_http2_accept(&c->listener->accept_ctx, c->sock, c->connected_at);
+    else
+        h2o_http1_accept(&c->listener->accept_ctx, c->sock, c->connected_at);
+    if (gone) return;
+    c->gone = NULL;
+    hook(c);
+}
+
+static void on_handshake(h2o_socket_t *sock, const char *err) {
+    struct conn *c = sock->on_close.data;
+    c->shaking = false;
+    if (err) {
+        h2o_socket_close(sock);
+        return;
+    }
+    h2o_iovec_t protocol = h2o_socket_ssl_get_selected_protocol(sock);
+    bool http2 = h2o_memis(protocol.base, protocol.len, H2O_STRLIT("h2"));
+    c->idle_since_ms = mono_ms();
+    c->read_bytes += sock->input->size;
+    if (http2)
+        note_http2(c);
+    else if (sock->input->size) // came with the end of the handshake
+        look_over(c, sock->input->size);
+    begin(c, http2);
+}
+
 void conn_take(struct listener *l, uv_stream_t *stream) {
     struct conn *c = mem_calloc(1, sizeof *c);
     c->listener = l;
@@ -71,7 +215,12 @@ void conn_take(struct listener *l, uv_stream_t *stream) {
     c->sock = h2o_uv_socket_create(stream, (uv_close_cb)free);
     c->sock->on_close.cb = on_conn_closed;
     c->sock->on_close.data = c;
-    h2o_accept(&l->accept_ctx, c->sock);
+    gettimeofday(&c->connected_at, NULL);
+    c->shaking = l->tls != NULL;
+    if (c->shaking)
+        h2o_socket_ssl_handshake(c->sock, l->tls, NULL, on_handshake);
+    else
+        begin(c, false);
 }
 
 struct conn *conn_of(struct http_call *c) {
@@ -83,10 +232,7 @@ const char *conn_remote(const struct conn *conn) {
 }
 
 static void note_version(struct conn *conn, const h2o_req_t *req) {
-    if (req->version < 0x200 || conn->is_http2) return;
-    conn->is_http2 = true;
-    metrics_connections(conn->listener->config.metrics, false, -1);
-    metrics_connections(conn->listener->config.metrics, true, 1);
+    if (req->version >= 0x200) note_http2(conn);
 }
 
 void conn_call_begin(struct conn *conn, const struct http_call *c) {
@@ -110,7 +256,10 @@ static void count_reset(struct conn *conn, uint64_t now) {
 void conn_call_end(struct conn *conn, struct http_call *c) {
     struct listener *l = conn->listener;
     uint64_t now = mono_ms();
-    if (--conn->busy == 0) conn->idle_since_ms = now;
+    if (--conn->busy == 0) {
+        conn->idle_since_ms = now;
+        put_aside(conn); // h2o will read again
+    }
     if (c->req->version >= 0x200 && c->status == 499) count_reset(conn, now);
     if (l->config.on_call_over) l->config.on_call_over(l->config.app, c);
 }
@@ -191,7 +340,7 @@ static int look_at(h2o_req_t *req, void *arg) {
 static size_t held_bytes(const struct conn *c) {
     if (!c->bodies) return 0;
     if (!c->is_http2) return c->sock->input->size;
-    return c->sock->bytes_read > c->base_bytes ? c->sock->bytes_read - c->base_bytes : 0;
+    return c->read_bytes > c->base_bytes ? (size_t)(c->read_bytes - c->base_bytes) : 0;
 }
 
 static bool crawls(struct conn *c, uint64_t now) {
@@ -199,14 +348,14 @@ static bool crawls(struct conn *c, uint64_t now) {
     uint64_t after_ms = (uint64_t)(config->body_rate_after_s * 1000);
     if (!c->bodies || !c->rate_since_ms) {
         c->rate_since_ms = c->bodies ? now : 0;
-        c->rate_bytes = c->sock->bytes_read;
+        c->rate_bytes = c->read_bytes;
         return false;
     }
     uint64_t ms = now - c->rate_since_ms;
     if (ms < after_ms) return false;
-    double bytes = (double)(c->sock->bytes_read - c->rate_bytes);
+    double bytes = (double)(c->read_bytes - c->rate_bytes);
     c->rate_since_ms = now;
-    c->rate_bytes = c->sock->bytes_read;
+    c->rate_bytes = c->read_bytes;
     return bytes * 1000 < (double)config->body_rate_min * (double)ms;
 }
 
@@ -218,12 +367,16 @@ static void sweep_one(struct conn *c, uint64_t now) {
     bool slow = crawls(c, now) || c->is_late;
     if (!c->bodies) {
         c->bodies_since_ms = 0;
-        c->base_bytes = c->sock->bytes_read;
+        c->base_bytes = c->read_bytes;
     } else if (!c->bodies_since_ms) {
         c->bodies_since_ms = now;
     }
-    if (c->busy)
-        return; // of HTTP/2: its other streams are not to suffer; bodies_bytes_max bounds what it holds
+    if (c->shaking) {
+        if ((double)idle_ms > config->header_s * 1000) conn_cut(c);
+        return;
+    }
+    // Of HTTP/2: its other streams are not to suffer; bodies_bytes_max bounds what it holds.
+    if (c->busy) return;
     if (slow && c->bodies && !c->heads)
         refuse(c, APIERR_BODY_TIMEOUT, "the body did not arrive in time");
     else if (slow)

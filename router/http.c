@@ -5,6 +5,7 @@
 #include "common/strbuf.h"
 #include "router/apierr.h"
 #include "router/cors.h"
+#include "router/h1scan.h"
 #include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -82,59 +83,8 @@ h2o_iovec_t http_query(const struct http_call *c, const char *key) {
 
 /* ---- the head ---- */
 
-struct head_facts {
-    unsigned hosts, lengths, codings;
-    bool folded, lengths_differ, other_coding;
-    const char *length;
-    size_t length_len;
-};
-
-static void note_field(struct head_facts *f, const char *line, size_t len) {
-    const char *colon = memchr(line, ':', len);
-    if (line[0] == ' ' || line[0] == '\t') f->folded = true;
-    if (!colon) return;
-    size_t name_len = (size_t)(colon - line);
-    const char *v = colon + 1;
-    size_t v_len = len - name_len - 1;
-    while (v_len && (*v == ' ' || *v == '\t')) v++, v_len--;
-    while (v_len && (v[v_len - 1] == ' ' || v[v_len - 1] == '\t')) v_len--;
-    if (name_len == 4 && !strncasecmp(line, "host", 4)) f->hosts++;
-    if (name_len == 17 && !strncasecmp(line, "transfer-encoding", 17)) {
-        f->codings++;
-        if (v_len != 7 || strncasecmp(v, "chunked", 7)) f->other_coding = true;
-    }
-    if (name_len == 14 && !strncasecmp(line, "content-length", 14)) {
-        bool same = f->lengths && v_len == f->length_len && !memcmp(v, f->length, v_len);
-        if (f->lengths++ && !same) f->lengths_differ = true;
-        f->length = v;
-        f->length_len = v_len;
-    }
-}
-
-int http_check_head(const char *head, size_t len, bool is_http_1_1, struct apierr *e) {
-    struct head_facts f = {0};
-    bool first = true; // the request line
-    for (size_t i = 0; i < len;) {
-        const char *nl = memchr(head + i, '\n', len - i);
-        size_t n = nl ? (size_t)(nl - head) - i : len - i;
-        size_t text = n && head[i + n - 1] == '\r' ? n - 1 : n;
-        if (text == 0) break;
-        if (!first) note_field(&f, head + i, text);
-        first = false;
-        i += n + 1;
-    }
-    const char *why = f.folded                      ? "a header field must not be folded"
-                      : f.hosts > 1                 ? "Host must be given once"
-                      : is_http_1_1 && f.hosts == 0 ? "Host is required"
-                      : f.codings && f.lengths
-                          ? "Transfer-Encoding and Content-Length exclude each other"
-                      : f.lengths_differ                ? "Content-Length must be given once"
-                      : f.codings > 1 || f.other_coding ? "the only transfer coding is chunked"
-                                                        : NULL;
-    return why ? apierr_set(e, APIERR_BAD_REQUEST, NULL, "%s", why) : ST_OK;
-}
-
-// The raw head stands at the start of the connection's input as long as the request is being handled.
+// The raw head stands at the start of the connection's input as long as the request is being handled. conn.c has looked
+// at it before; this is the second lock of that door.
 static int check_raw_head(const h2o_req_t *req, const struct http_limits *limits,
                           struct apierr *e) {
     if (req->version >= 0x200) {
@@ -145,15 +95,19 @@ static int check_raw_head(const h2o_req_t *req, const struct http_limits *limits
         return ST_OK;
     }
     const h2o_buffer_t *in = req->conn->callbacks->get_socket(req->conn)->input;
-    const char *end = memmem(in->bytes, in->size, "\r\n\r\n", 4);
-    const char *bare = memmem(in->bytes, in->size, "\n\n", 2);
+    const char *head = in->bytes, *after = in->bytes + in->size;
+    while (head < after && (*head == '\r' || *head == '\n')) head++; // RFC 9112, 2.2
+    size_t left = (size_t)(after - head);
+    const char *end = memmem(head, left, "\r\n\r\n", 4);
+    const char *bare = memmem(head, left, "\n\n", 2);
     if (bare && (!end || bare < end)) end = bare;
-    size_t len = end ? (size_t)(end - in->bytes) : in->size;
+    size_t len = end ? (size_t)(end - head) : left;
     if (len > limits->head_bytes_max)
         return apierr_set(e, APIERR_HEADERS_TOO_LARGE, NULL,
                           "the request's head must have at most %zu bytes, got %zu",
                           limits->head_bytes_max, len);
-    return http_check_head(in->bytes, len, req->version >= 0x101, e);
+    struct h1scan_framing framing;
+    return h1scan_head(head, len, req->version >= 0x101, &framing, e);
 }
 
 static int check_head(const struct http_call *c, struct apierr *e) {
@@ -382,6 +336,12 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
     const struct http_handler *h = (const struct http_handler *)self;
     struct http_call *c = call_new(h, req);
     struct apierr e;
+    const struct apierr *refusal = conn_refusal(c->conn);
+    if (refusal && is_method(req, CONN_REFUSED_METHOD)) {
+        req->http1_is_persistent = 0;
+        send_reply_error(c, refusal);
+        return 0;
+    }
     if (check_head(c, &e)) {
         req->http1_is_persistent = 0; // what follows on this connection may be no request at all
         send_reply_error(c, &e);

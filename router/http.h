@@ -71,7 +71,3 @@ h2o_iovec_t http_path_rest(const struct http_call *c);
 h2o_iovec_t http_query(const struct http_call *c, const char *key);
 // Media type, charset and encoding of a JSON body.
 int http_check_json_type(const struct http_call *c, struct apierr *e);
-
-// The head of an HTTP/1 request as it came, request line first: exactly one Host (1.1), one Content-Length at most,
-// not both framings, no other coding than chunked. Pure; for tests too.
-int http_check_head(const char *head, size_t len, bool is_http_1_1, struct apierr *e);

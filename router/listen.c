@@ -107,6 +107,7 @@ void listener_room(struct listener *l, uint64_t now_ms) {
 static void on_prepare(uv_prepare_t *p) {
     struct listener *l = p->data;
     send_set_flush(&l->sends);
+    conn_hook(l);
 }
 
 /* ---- opening ---- */
@@ -226,7 +227,6 @@ static void setup_h2o(struct listener *l) {
     l->global.server_name = h2o_iovec_init(H2O_STRLIT("railyard"));
     // h2o's one timer covers head, body and idling together and never restarts; the sweep has the finer limits.
     l->global.http1.req_timeout = (uint64_t)((c->keepalive_s + c->header_s + c->body_s) * 1000);
-    l->global.handshake_timeout = (uint64_t)(c->header_s * 1000);
     l->global.http2.idle_timeout = (uint64_t)(c->keepalive_s * 1000);
     l->global.http2.graceful_shutdown_timeout = 0;
     l->global.http2.max_concurrent_requests_per_connection = c->h2_streams_max;
@@ -246,7 +246,7 @@ static void setup_h2o(struct listener *l) {
         h->endpoint_count = c->endpoint_count;
     }
     h2o_context_init(&l->ctx, c->loop, &l->global);
-    l->accept_ctx = (h2o_accept_ctx_t){.ctx = &l->ctx, .hosts = l->global.hosts, .ssl_ctx = l->tls};
+    l->accept_ctx = (h2o_accept_ctx_t){.ctx = &l->ctx, .hosts = l->global.hosts};
 }
 
 static void on_failed_closed(uv_handle_t *h) {
@@ -272,6 +272,7 @@ int listener_new(struct listener **ret, const struct listener_config *c, struct 
     struct listener *l = mem_calloc(1, sizeof *l);
     l->config = *c;
     TAILQ_INIT(&l->conns);
+    TAILQ_INIT(&l->unhooked);
     bool is_unix = !strncmp(c->address, "unix:", 5);
     l->config.connections_max = fd_bound(c->connections_max);
     int st = is_unix ? bind_unix(l, c->address + 5, e) : bind_tcp(l, c->address, e);
@@ -325,7 +326,7 @@ int listener_reload_tls(struct listener *l, struct err *e) {
     int st = tls_open(&fresh, l->config.tls_cert, l->config.tls_key, e);
     if (st) return st;
     SSL_CTX_free(l->tls); // connections hold their own
-    l->tls = l->accept_ctx.ssl_ctx = fresh;
+    l->tls = fresh;
     return ST_OK;
 }
 

@@ -72,4 +72,8 @@ struct conn;
 struct conn *conn_of(struct http_call *c);
 void conn_call_begin(struct conn *conn, const struct http_call *c);
 void conn_call_end(struct conn *conn, struct http_call *c);
+// Why the bytes of a request were refused before h2o saw them; a request of the method CONN_REFUSED_METHOD stands in its
+// place. NULL: they were not.
+const struct apierr *conn_refusal(const struct conn *conn);
+#define CONN_REFUSED_METHOD "REFUSED"
 const char *conn_remote(const struct conn *conn);

@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include "router/apierr.h"
+#include "router/h1scan.h"
 #include "router/listen.h"
 #include "router/send.h"
 
@@ -14,7 +15,17 @@ struct conn {
     struct listener *listener;
     h2o_socket_t *sock;
     uv_stream_t *stream; // sock's
-    TAILQ_ENTRY(conn) link;
+    TAILQ_ENTRY(conn) link, unhooked_link;
+    // h2o's own reader, which conn.c stands in front of.
+    h2o_socket_cb inner;
+    bool
+        unhooked; // on the listener's list: h2o has stopped to read, or has put its own reader back
+    bool *gone;   // set when the connection goes while its reader runs
+    struct h1scan scan;
+    struct apierr *refused; // why nothing more is read; NULL: it is read
+    uint64_t read_bytes;    // in all
+    struct timeval connected_at;
+    bool shaking;  // hands, over TLS
     uint32_t busy; // requests in handlers
     uint64_t idle_since_ms;
     bool is_http2;
@@ -27,11 +38,12 @@ struct conn {
     bool is_late;             // one of them is past its time
     uint64_t bodies_since_ms; // 0: none is coming
     uint64_t rate_since_ms;   // of the rate that is being measured
-    size_t rate_bytes;        // read until then
-    size_t base_bytes;        // HTTP/2: read, and given to handlers or no body
+    uint64_t rate_bytes;      // read until then
+    uint64_t base_bytes;      // HTTP/2: read, and given to handlers or no body
     char remote[CONN_REMOTE_BYTES];
 };
 TAILQ_HEAD(conn_list, conn);
+TAILQ_HEAD(unhooked_list, conn);
 
 struct listener {
     struct listener_config config;
@@ -48,6 +60,7 @@ struct listener {
     uv_timer_t sweep;
     uv_prepare_t prepare;
     struct conn_list conns;
+    struct unhooked_list unhooked;
     uint32_t conn_count;
     bool accept_paused;     // at connections_max: one connection waits to be accepted
     uint64_t full_since_ms; // 0: there is room
@@ -61,6 +74,7 @@ struct listener {
 };
 
 void conn_take(struct listener *l, uv_stream_t *stream);
+void conn_hook(struct listener *l); // before the loop sleeps
 void conn_cut(struct conn *c);
 void conn_cut_idle(struct listener *l); // those of HTTP/1 between two requests
 void conn_sweep(uv_timer_t *t);

@@ -147,3 +147,6 @@ struct conn *conn_of(struct http_call *c) {
 }
 void conn_call_begin(struct conn *conn, const struct http_call *c) {}
 void conn_call_end(struct conn *conn, struct http_call *c) {}
+const struct apierr *conn_refusal(const struct conn *conn) {
+    return NULL;
+}
