@@ -73,14 +73,15 @@ static void add_logits_hash(struct strbuf *out, const struct request *r) {
 // ",\"railyard\":{...}": facts of this run.
 static void add_extras(struct strbuf *out, const struct request *r) {
     if (!r->server->config->reply_extras) return;
-    strbuf_printf(out,
-                  ",\"railyard\":{\"worker\":%d,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,"
-                  "\"first_token_ms\":%.3f,\"decode_ms\":%.3f,\"rounds\":%llu,\"drafted\":%llu,"
-                  "\"accepted\":%llu,\"tokens_per_round\":%.3f,\"resumed\":0,\"schema_ignored\":[]",
-                  r->rank, request_queue_ms(r), request_prefill_ms(r), request_first_token_ms(r),
-                  request_decode_ms(r), (unsigned long long)r->rounds,
-                  (unsigned long long)r->drafted, (unsigned long long)r->accepted,
-                  r->rounds ? (double)r->taken / (double)r->rounds : 0.0);
+    strbuf_printf(
+        out,
+        ",\"railyard\":{\"worker\":%d,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,"
+        "\"first_token_ms\":%.3f,\"decode_ms\":%.3f,\"rounds\":%llu,\"drafted\":%llu,"
+        "\"accepted\":%llu,\"tokens_per_round\":%.3f,\"resumed\":%u,\"schema_ignored\":[]",
+        r->rank, request_queue_ms(r), request_prefill_ms(r), request_first_token_ms(r),
+        request_decode_ms(r), (unsigned long long)r->rounds, (unsigned long long)r->drafted,
+        (unsigned long long)r->accepted, r->rounds ? (double)r->taken / (double)r->rounds : 0.0,
+        r->resume.times);
     add_logits_hash(out, r);
     strbuf_add_char(out, '}');
 }

@@ -60,6 +60,7 @@ static void fill_facts(const struct request *r) {
     f->rounds = r->rounds;
     f->drafted = r->drafted;
     f->accepted = r->accepted;
+    f->resumed = r->resume.times;
     snprintf(f->id, sizeof f->id, "%s", r->id);
     if (!r->ended) return;
     f->finish_reason = finishes[r->finish];
@@ -112,7 +113,7 @@ void request_fail(struct request *r, const struct apierr *e) {
 static enum metric_phase phase_of(const struct request *r) {
     switch (r->state) {
     case REQUEST_PREPARING:
-    case REQUEST_QUEUED: return METRIC_PHASE_QUEUE;
+    case REQUEST_QUEUED: return resume_waits(&r->resume) ? METRIC_PHASE_RESUME : METRIC_PHASE_QUEUE;
     case REQUEST_PREFILL: return METRIC_PHASE_PREFILL;
     default: return METRIC_PHASE_DECODE;
     }
@@ -215,7 +216,7 @@ void request_pump(struct request *r) {
 
 static void on_room(void *arg) {
     struct request *r = arg;
-    if (r->state >= REQUEST_DECODE) request_pump(r);
+    if (r->taken < r->ids.len || r->ended) request_pump(r);
 }
 
 void request_ids_ended(struct request *r) {
@@ -227,8 +228,23 @@ void request_ids_ended(struct request *r) {
 
 void request_requeue(struct request *r) {
     r->state = REQUEST_QUEUED;
-    r->submitted_us = 0;
+    if (!r->first_us) r->submitted_us = 0;
     queue_add_front(&r->server->queue, &r->queue_item);
+}
+
+void request_lost(struct request *r, enum metric_cause cause) {
+    struct server *s = r->server;
+    if (!resume_lost(&r->resume, cause, mono_us())) {
+        struct apierr e;
+        apierr_set(&e, APIERR_WORKER_LOST, NULL,
+                   "%u workers were lost while they ran this request; it is not tried again",
+                   r->resume.deaths);
+        metrics_resume(s->metrics, METRIC_RESUME_POISONED, cause);
+        request_fail(r, &e);
+        return;
+    }
+    request_requeue(r);
+    server_want_place(s);
 }
 
 /* ---- the beginning ---- */
@@ -391,9 +407,27 @@ static void fail_deadline(struct request *r) {
     request_fail(r, &e);
 }
 
+// A reply that lost its worker waits for one that can go on with it.
+static bool fail_resuming(struct request *r, uint64_t now_ms) {
+    struct server *s = r->server;
+    double wait_ms = s->config->resume_s * 1000;
+    if (now_ms < r->resume.since_ms || (double)(now_ms - r->resume.since_ms) < wait_ms)
+        return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_WORKER_LOST, NULL,
+               "the worker that ran this request was lost, and within %.15g s no worker like it "
+               "had room",
+               s->config->resume_s);
+    e.retry_after_ms = 1000;
+    metrics_resume(s->metrics, METRIC_RESUME_NO_WORKER, r->resume.cause);
+    request_fail(r, &e);
+    return true;
+}
+
 static bool fail_waiting(struct request *r, uint64_t now_ms) {
     struct server *s = r->server;
     if (r->state != REQUEST_QUEUED) return false;
+    if (resume_waits(&r->resume)) return fail_resuming(r, now_ms);
     struct apierr e = {0};
     uint64_t waited = now_ms - r->queue_item.since_ms;
     uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;

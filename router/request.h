@@ -1,6 +1,7 @@
 /* request: one generating request from its body to its end: what it asks for, where it is, what has come back.
  *
  *   preparing -> queued -> prefill -> decode -> flushing -> over
+ *                  ^________|_________|   its worker was lost: resume.h
  *
  * Preparing may run on the pool; all else is on the loop thread. An endpoint's shape of replies is a request_format;
  * it writes, and never decides. Whatever ends a request (its last text, a failure, the client's going) ends it once and
@@ -15,6 +16,7 @@
 #include "proto/frame.h"
 #include "router/params.h"
 #include "router/queue.h"
+#include "router/resume.h"
 #include "router/text/reply.h"
 
 struct apierr;
@@ -67,8 +69,10 @@ struct request {
     struct queue_item queue_item;
     struct frame_stream stream; // id 0: not at a worker
     struct backend *backend;
-    int32_t rank;         // where it was sent last; -1: nowhere yet
-    uint32_t filled;      // prompt rows whose state exists
+    int32_t rank;     // where it was sent last; -1: nowhere yet
+    uint32_t filled;  // rows of the fill whose state exists
+    uint32_t to_fill; // prompt ids and those that were there when it was sent
+    struct resume resume;
     char fingerprint[32]; // system_fingerprint
 
     struct ids ids;  // everything generated, kept until the end so that it could be replayed
@@ -106,6 +110,8 @@ void request_pump(struct request *r);
 void request_fail(struct request *r, const struct apierr *e);
 // Back to the front of the queue: its worker had no room after all.
 void request_requeue(struct request *r);
+// Its worker is gone, and its slot given back: it waits for another. May end r.
+void request_lost(struct request *r, enum metric_cause cause);
 // Deadline, first byte, keepalive. May end r.
 void request_tick(struct request *r, uint64_t now_ms);
 

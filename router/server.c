@@ -62,12 +62,23 @@ struct runner {
 
 /* ---- placing ---- */
 
-static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret) {
+// A reply that has begun goes on only where its bits would be the same, and where all of it has room.
+static bool can_take(const struct request *r, const struct backend *b,
+                     const struct backend_info *info) {
+    char kind[FINGERPRINT_DIGEST_BYTES];
+    if (r->ids.len == 0) return true;
+    backend_kind(b, kind);
+    return resume_fits(&r->resume, kind) &&
+           info->status.context_max >= r->prompt.len + r->max_tokens;
+}
+
+static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
+                       struct pick_worker *ret) {
     struct backend *b = backends_at(s->backends, rank);
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY,
+        .ready = info.state == BACKEND_READY && can_take(r, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -81,6 +92,7 @@ static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
     uint32_t context = info.status.context_max;
+    if (r->ids.len) return ST_OK; // its length was settled with its first id
     return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
 }
 
@@ -88,7 +100,7 @@ static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
 static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)r->prompt.len);
+    *ret_rank = pick(workers, count, (uint32_t)(r->prompt.len + r->ids.len));
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
@@ -99,25 +111,32 @@ static int place_on_best(struct server *s, struct request *r, const struct pick_
     return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
 }
 
-// False: nothing more can be placed now; the next STATUS, or a change of state, brings us back.
-static bool place_first(struct server *s) {
-    struct queue_item *i = queue_first(&s->queue);
-    if (!i) return false;
-    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+// False: no worker takes it now; the next STATUS, or a change of state, brings us back.
+static bool place(struct server *s, struct request *r) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, r, rank, &workers[rank]);
     for (;;) {
         int rank;
         int st = place_on_best(s, r, workers, count, &rank);
-        if (st == ST_INVAL) return true; // it has failed; the next one may not
+        if (st == ST_INVAL) return true; // it has failed
         if (st == ST_OK) break;
         if (rank < 0) return false;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, i);
+    queue_remove(&s->queue, &r->queue_item);
     queue_left(&s->queue, mono_ms());
     return true;
+}
+
+// In order; but one that waits for a worker of its kind does not hold up those behind it.
+static void place_all(struct server *s) {
+    struct queue_item *next;
+    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+        struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+        next = queue_next(i); // a failed request is gone; one that fails never ends another
+        if (!place(s, r) && r->ids.len == 0) return;
+    }
 }
 
 void server_want_place(struct server *s) {
@@ -128,7 +147,7 @@ static void on_prepare(uv_prepare_t *p) {
     struct server *s = p->data;
     if (s->place_wanted) {
         s->place_wanted = false;
-        while (place_first(s)) continue;
+        place_all(s);
     }
     metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
@@ -186,10 +205,10 @@ static void on_room(void *arg, struct backend *b) {
     server_want_place(arg);
 }
 
-static void on_lost(void *arg, struct backend *b, const char *reason) {
+static void on_lost(void *arg, struct backend *b, const char *reason, bool planned) {
     struct server *s = arg;
-    if (!s->draining) metrics_worker_failed(s->metrics, backend_rank(b));
-    relay_on_lost(s->relay, b, reason);
+    if (!planned) metrics_worker_failed(s->metrics, backend_rank(b));
+    relay_on_lost(s->relay, b, reason, planned);
 }
 
 /* ---- HTTP ---- */

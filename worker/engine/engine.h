@@ -80,7 +80,7 @@ struct engine_request { // everything is copied by engine_submit
     uint32_t given_count;
     struct sample_params sampling; // checked by engine_submit
     uint32_t
-        max_tokens; // in all, given ones counted; > given_count. Cut to what the context leaves
+        max_tokens; // in all, given ones counted; >= given_count. Cut to what the context leaves
     uint32_t min_tokens; // stop ids have no effect before
     const uint32_t *stop_ids;
     uint32_t stop_count;
@@ -112,8 +112,8 @@ int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *
 // The stream leaves before the next step; it has no further event. False: no such stream (it has ended).
 bool engine_cancel(struct engine *eng, uint64_t handle);
 
-// given ids that already hold the one that ends the reply make a stream that is filled and then ends without a draw; one
-// that ends it earlier than its last given id is ST_INVAL.
+// given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
+// stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
 enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
 
 struct engine_event { // one stream's share of a round
