@@ -48,6 +48,7 @@ struct ops {
     // Memory, its contents undefined. ST_NOMEM names what, wanted and left.
     int (*alloc)(void *ctx, uint64_t bytes, const char *what, devptr *ret, struct err *e);
     void (*free)(void *ctx, devptr p, uint64_t bytes);
+    uint64_t alloc_step;               // memory is given in multiples of it
     uint64_t (*free_bytes)(void *ctx); // what a further alloc may take
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
@@ -59,7 +60,8 @@ struct ops {
     int (*host_alloc)(void *ctx, uint64_t bytes, const char *what, void **ret, devptr *ret_device,
                       struct err *e);
     void (*host_free)(void *ctx, void *p);
-    bool unified; // its memory is the host's: there is nothing to gain by host_alloc
+    uint64_t pinned_bytes; // that the table itself holds
+    bool unified;          // its memory is the host's: there is nothing to gain by host_alloc
 
     // What operations use while they run, where they need any (not NULL). measure(true): until measure(false), operations,
     // write, copy and fill do nothing but note what they would need, which work_need then tells. work_give hands it over

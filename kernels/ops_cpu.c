@@ -157,6 +157,7 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .close = cpu_close,
                         .alloc = cpu_alloc,
                         .free = cpu_free,
+                        .alloc_step = 1,
                         .free_bytes = cpu_free_bytes,
                         .write = cpu_write,
                         .read = cpu_read,

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "router/jsontext.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -154,6 +155,10 @@ enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
                                         "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
+static bool is_secret(const struct setting *t) {
+    return t->offset == IN(keys);
+}
+
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};
     settings_init(&c->settings, table, SETTING_COUNT, c);
@@ -185,13 +190,40 @@ void config_log(const struct config *c) {
     for (size_t i = 0; i < SETTING_COUNT; i++) {
         if (!c->settings.given[i]) continue;
         strbuf_printf(&text, "%s%s=", text.len ? " " : "", table[i].name);
-        if (table[i].offset == IN(keys))
+        if (is_secret(&table[i]))
             strbuf_add_str(&text, "(not shown)");
         else
             settings_print(&c->settings, &table[i], &text);
     }
     log_info("settings", "%s", text.len ? text.p : "all at their defaults");
     strbuf_fini(&text);
+}
+
+static void write_value(const struct config *c, const struct setting *t, struct strbuf *out) {
+    const char *field = (const char *)c + t->offset;
+    switch (t->kind) {
+    case SETTING_BOOL: strbuf_add_str(out, *(const bool *)field ? "true" : "false"); break;
+    case SETTING_INT:
+    case SETTING_BYTES: strbuf_printf(out, "%lld", (long long)*(const int64_t *)field); break;
+    case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)field); break;
+    default: {
+        const char *s = *(char *const *)field;
+        bool secret = !strcmp(t->name, "auth.keys");
+        if (s && *s && secret) s = "***";
+        jsontext_string(out, s ? s : "", s ? strlen(s) : 0);
+    }
+    }
+}
+
+void config_write_json(const struct config *c, struct strbuf *out) {
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        strbuf_printf(out, "%c\"%s\":", i ? ',' : '{', table[i].name);
+        if (is_secret(&table[i]) && c->settings.given[i])
+            strbuf_add_str(out, "\"(not shown)\"");
+        else
+            write_value(c, &table[i], out);
+    }
+    strbuf_add_char(out, '}');
 }
 
 /* ---- run.dir ---- */

@@ -15,6 +15,7 @@
 struct cpu_pool;
 
 enum {
+    CUDA_ALLOC_STEP = 2 << 20, // the driver takes memory in pages of this
     CUDA_STAGING_SLOTS = 4,
     CUDA_STAGING_BYTES = 4 << 20, // of a slot: a copy of it takes 75 us, the host's memcpy some 400
     CUDA_PINNED_BYTES = (CUDA_STAGING_SLOTS + 1) * CUDA_STAGING_BYTES,

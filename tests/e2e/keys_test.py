@@ -84,7 +84,7 @@ def a_wrong_key_is_401_and_is_not_echoed():
 
 @test
 def probes_and_metrics_are_open_until_asked_otherwise():
-    for s, wanted in ((server(), 200), (shared("--auth.keys=a,b", "--ops.metrics_auth=on"), 401)):
+    for s, wanted in ((server(), 200), (shared("--auth.keys=hunter2,b", "--ops.metrics_auth=on"), 401)):
         for path in ("/livez", "/readyz", "/health"):
             for port in (s.port, s.ops_port):
                 check_eq(ask(s, "GET", path, port=port).status, 200, path)
@@ -100,7 +100,11 @@ def administration_wants_an_admin_key_once_there_is_one():
     def status(headers):
         return ask(s, "GET", "/admin/v1/workers", headers, port=s.ops_port).status
     check_eq([status([]), status(bearer("no")), status(bearer("alice-key")), status(bearer("root-key"))], [401, 401, 403, 200], "statuses")
-    check_eq(shared("--auth.keys=a,b", "--ops.metrics_auth=on").worker()["state"], "ready", "without an admin key, on the loopback")
+    plain = shared("--auth.keys=hunter2,b", "--ops.metrics_auth=on")
+    check_eq(plain.worker()["state"], "ready", "without an admin key, on the loopback")
+    r = plain.get("/admin/v1/config", plain.ops_port)
+    check_eq(r.json()["auth.keys"], "(not shown)", "keys in the settings")
+    check("hunter2" not in plain.log_text(), "a key in the log")
 
 
 @test
