@@ -151,13 +151,13 @@ static const struct setting table[] = {
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
-enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
-                                        "chunk",   "kv",      "memory-fraction", "debug.fault"};
-
 static bool is_secret(const struct setting *t) {
     return t->offset == IN(keys);
 }
+
+enum { SETTING_COUNT = sizeof table / sizeof *table };
+static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
+                                        "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};
@@ -208,8 +208,7 @@ static void write_value(const struct config *c, const struct setting *t, struct 
     case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)field); break;
     default: {
         const char *s = *(char *const *)field;
-        bool secret = !strcmp(t->name, "auth.keys");
-        if (s && *s && secret) s = "***";
+        if (s && *s && is_secret(t)) s = "(not shown)";
         jsontext_string(out, s ? s : "", s ? strlen(s) : 0);
     }
     }
@@ -218,10 +217,7 @@ static void write_value(const struct config *c, const struct setting *t, struct 
 void config_write_json(const struct config *c, struct strbuf *out) {
     for (size_t i = 0; i < SETTING_COUNT; i++) {
         strbuf_printf(out, "%c\"%s\":", i ? ',' : '{', table[i].name);
-        if (is_secret(&table[i]) && c->settings.given[i])
-            strbuf_add_str(out, "\"(not shown)\"");
-        else
-            write_value(c, &table[i], out);
+        write_value(c, &table[i], out);
     }
     strbuf_add_char(out, '}');
 }

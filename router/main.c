@@ -23,7 +23,7 @@ static const struct {
     {"worker", NULL, "MODEL: a worker for a router started apart"},
     {"ctl", cmd_ctl, "drain, restart, list: talk to a running router"},
     {"tokenize", cmd_tokenize, "DIR: JSON strings on stdin into ids"},
-    {"inspect", NULL, "MODEL: what is in a checkpoint"},
+    {"inspect", cmd_inspect, "MODEL: what is in a checkpoint"},
     {"logits", NULL, "MODEL: the forward alone"},
     {"bench", cmd_bench, "concurrent URL, compare A B, engine MODEL: measure and compare"},
     {"version", cmd_version, "this build"},
