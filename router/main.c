@@ -6,7 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+static int refuse_arguments(const char *name, char **argv) {
+    fprintf(stderr, "railyard %s: wanted nothing behind it, found '%.64s'\n", name, argv[0]);
+    return 2;
+}
+
 static int cmd_version(int argc, char **argv) {
+    if (argc) return refuse_arguments("version", argv);
     printf("railyard %s (%s)\n", version_string(), version_commit());
     return 0;
 }
@@ -32,6 +38,7 @@ static const struct {
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static int cmd_help(int argc, char **argv) {
+    if (argc) return refuse_arguments("help", argv);
     printf(
         "railyard serves Qwen3.5-family language models over an OpenAI-compatible HTTP API.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)

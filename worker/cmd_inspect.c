@@ -1,9 +1,9 @@
 /* cmd_inspect: what a checkpoint holds and what is wrong with it. Opens and checks, loads nothing. */
 #include "common/err.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/checkpoint_linear.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

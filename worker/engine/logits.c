@@ -22,7 +22,14 @@ struct feed {
 };
 
 static int check_feed(struct engine *eng, const struct feed *f, struct err *e) {
+    uint32_t last = f->count ? f->ids[f->count - 1] : 0;
     if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    if (f->count > eng->budget.context_max)
+        return err_set(e, ST_INVAL, "ids: wanted at most %u (context), found %u",
+                       eng->budget.context_max, f->count);
+    if (f->count > 1 && last >= eng->vocab.size)
+        return err_set(e, ST_INVAL, "ids[%u]: wanted an id below %u, found %u", f->count - 1,
+                       eng->vocab.size, last);
     for (uint32_t i = 0; i < f->rows_count; i++)
         if (f->rows[i] >= f->count || (i && f->rows[i] <= f->rows[i - 1]))
             return err_set(e, ST_INVAL, "rows[%u]: wanted ascending below %u, found %u", i,
@@ -49,8 +56,9 @@ int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint3
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e) {
     struct feed f = {.ids = ids, .count = count, .rows = rows, .rows_count = rows_count};
     f.chunk = min_u32(chunk ? chunk : eng->budget.chunk_tokens, eng->round.rows_max);
+    // Nothing is drawn: the last id may take the place in the context that a request leaves to its reply.
     struct engine_request r = {.prompt = ids,
-                               .prompt_count = count,
+                               .prompt_count = count > 1 ? count - 1 : count,
                                .max_tokens = 1,
                                .sampling = {.top_p = 1, .repetition = 1},
                                .top_logprobs = -1};

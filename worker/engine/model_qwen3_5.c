@@ -168,9 +168,11 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
     carve_record(m, c);
-    if (m->work.scratch_bytes + m->work.counter_bytes) {
+    if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");
         m->work_scratch = carve_take(c, m->work.scratch_bytes);
+    }
+    if (m->work.counter_bytes) {
         carve_begin(c, "split-K counters");
         m->work_counters = carve_take(c, m->work.counter_bytes);
     }

@@ -1,4 +1,5 @@
-/* exit_code: what a worker's exit code says. Supervisors and the router's log read it. */
+/* exit_code: what a worker's exit code says. The router and other supervisors go by it: after USAGE, MODEL and REFUSED the
+ * same process would end the same way again. */
 #pragma once
 
 enum exit_code {
