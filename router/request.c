@@ -234,6 +234,8 @@ void request_requeue(struct request *r) {
 
 void request_lost(struct request *r, enum metric_cause cause) {
     struct server *s = r->server;
+    log_info("stream_lost", "request=%s rank=%d ids=%zu filled=%u of=%u planned=%d", r->request_id,
+             r->rank, r->ids.len, r->filled, r->to_fill, cause == METRIC_CAUSE_MOVE);
     if (!resume_lost(&r->resume, cause, mono_us())) {
         struct apierr e;
         apierr_set(&e, APIERR_WORKER_LOST, NULL,
