@@ -9,6 +9,7 @@
 #include "router/admin.h"
 #include "router/api_chat.h"
 #include "router/api_models.h"
+#include "router/api_openapi.h"
 #include "router/api_status.h"
 #include "router/api_tokenize.h"
 #include "router/apierr.h"
@@ -239,6 +240,7 @@ static const struct http_endpoint endpoints[] = {
     {"/health", false, HTTP_GET, api_status_health, "health", HTTP_OPEN},
     {"/metrics", false, HTTP_GET, api_status_metrics, "metrics", HTTP_METRICS},
     {"/version", false, HTTP_GET, api_status_version, "version", HTTP_METRICS},
+    {"/openapi.json", false, HTTP_GET, api_openapi_handle, "openapi", HTTP_KEYED},
 };
 
 static void on_call_over(void *app, struct http_call *c) {
