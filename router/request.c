@@ -175,15 +175,14 @@ static bool has_room(const struct request *r) {
 static void deliver(struct request *r) {
     r->format->delta(r, &r->delta);
     r->rounds_waiting = 0;
-    strbuf_reset(&r->delta.reasoning);
-    strbuf_reset(&r->delta.content);
+    reply_delta_reset(&r->delta);
 }
 
 // True: a stop string is complete and nothing behind it counts.
 static bool push_step(struct request *r, size_t usable) {
     size_t n = usable < PUMP_IDS ? usable : PUMP_IDS;
     r->taken += reply_push(r->reply, r->ids.v + r->taken, n, &r->delta);
-    bool stopped = reply_state(r->reply) == REPLY_STOP_STRING;
+    bool stopped = reply_state(r->reply) != REPLY_OPEN;
     deliver(r);
     return stopped;
 }
@@ -207,7 +206,7 @@ void request_pump(struct request *r) {
     }
     if (!r->ended || usable_ids(r) > 0) return;
     if (r->silent_last && r->taken < r->ids.len) reply_push_stop_id(r->reply, r->ids.v[r->taken++]);
-    reply_finish(r->reply, &r->delta);
+    reply_finish(r->reply, r->finish == REQUEST_FINISH_LENGTH, &r->delta);
     if (r->delta.reasoning.len || r->delta.content.len) deliver(r);
     finish(r);
 }
