@@ -75,7 +75,8 @@ static void show_content(struct reply *r, const char *s, size_t len) {
 
 // Bytes that are no content after all.
 static void hide(struct reply *r, size_t len) {
-    if (r->origin) origin_out(r->origin, len, false, r->out);
+    size_t told = r->origin ? origin_out(r->origin, len, false, r->out) : 0;
+    if (told) piece(r->out, REPLY_CONTENT, 0)->ids += told; // the first of their bytes were shown
 }
 
 static void on_name(void *arg, uint32_t call, const char *name, size_t len) {
