@@ -43,24 +43,15 @@ static int read_flag(const json_t *body, const char *key, bool *ret, struct apie
     return ST_OK;
 }
 
-static int encode_text(const struct prepare *p, const json_t *text, bool parse_special,
-                       struct ids *ids, struct apierr *e) {
-    struct text_span all = {0, json_string_length(text)};
-    bool plain = !parse_special && all.len;
-    struct err why = {0};
-    int st = tokenizer_encode(p->model->tokenizer, json_string_value(text), all.len,
-                              plain ? &all : NULL, plain, ids, &why);
-    if (st) apierr_set(e, APIERR_INTERNAL, NULL, "the text could not be tokenised");
-    return st;
-}
-
 static int encode_messages(const struct prepare *p, const json_t *body, struct ids *ids,
                            struct apierr *e) {
     struct arena arena = {0};
     struct params q = {0};
-    bool in_thought;
-    int st = prepare_fields(p, body, &q, &arena, e);
-    if (!st) st = prepare_prompt(p, &q, ids, &in_thought, e);
+    struct template_prompt t = {0};
+    int st = prepare_fields(p, FIELDS_CHAT, body, &q, &arena, e);
+    if (!st) st = prepare_render(p, &q, &t, e);
+    if (!st) st = prepare_encode_prompt(p, &t, ids, e);
+    template_prompt_fini(&t);
     params_fini(&q);
     arena_fini(&arena);
     return st;
@@ -85,7 +76,9 @@ static int encode(const struct prepare *p, const json_t *body, struct ids *ids, 
         st = apierr_set(e, APIERR_INVALID_TYPE, "model", "model must be a string, got %s",
                         body_type_name(model));
     if (!st) st = prepare_model_name(p, json_string_value(model), e);
-    return st ? st : encode_text(p, text, parse_special, ids, e);
+    if (st) return st;
+    return prepare_encode_text(p, json_string_value(text), json_string_length(text), !parse_special,
+                               ids, e);
 }
 
 static void write_reply(struct job *j, const struct ids *ids, bool with_strs) {

@@ -6,6 +6,7 @@
 #include "common/num.h"
 #include "router/access.h"
 #include "router/api_chat.h"
+#include "router/api_completions.h"
 #include "router/api_models.h"
 #include "router/api_status.h"
 #include "router/api_tokenize.h"
@@ -76,39 +77,42 @@ static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret)
 }
 
 // A worker's window may be smaller than what was known when the request came.
-static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
+static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
+    struct request *r = c->request;
     uint32_t context = info.status.context_max;
-    return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
+    if (!context) return ST_OK;
+    return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
+                         &c->max_tokens, e);
 }
 
 // One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
-static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
+static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)r->prompt.len);
+    *ret_rank = pick(workers, count, (uint32_t)choice_prompt(c)->len);
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
-    if (fit_to(r, b, &e)) {
-        request_fail(r, &e);
+    if (fit_to(c, b, &e)) {
+        request_fail(c->request, &e);
         return ST_INVAL;
     }
-    return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
+    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
 }
 
 // False: nothing more can be placed now; the next STATUS, or a change of state, brings us back.
 static bool place_first(struct server *s) {
     struct queue_item *i = queue_first(&s->queue);
     if (!i) return false;
-    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+    struct choice *c = choice_of_item(i);
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
     for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
     for (;;) {
         int rank;
-        int st = place_on_best(s, r, workers, count, &rank);
+        int st = place_on_best(s, c, workers, count, &rank);
         if (st == ST_INVAL) return true; // it has failed; the next one may not
         if (st == ST_OK) break;
         if (rank < 0) return false;
@@ -195,6 +199,7 @@ static void on_lost(void *arg, struct backend *b, const char *reason) {
 
 static const struct http_endpoint endpoints[] = {
     {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions"},
+    {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions"},
     {"/v1/models", false, HTTP_GET, api_models_list, "models"},
     {"/v1/models/", true, HTTP_GET, api_models_one, "models"},
     {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize"},
@@ -241,7 +246,7 @@ static void fail_all(struct server *s) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
-        if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
+        if (r->preparing_on_pool) continue;
         struct apierr e;
         apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
         e.retry_after_ms = 1000;

@@ -134,14 +134,14 @@ static void ask(struct world *w, struct fake *f, const char *more) {
     api_chat_handle(f->call);
 }
 
-static struct request *place(struct world *w) {
+static struct choice *place(struct world *w) {
     struct queue_item *i = queue_first(&w->s.queue);
     CHECK(i != NULL);
-    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+    struct choice *c = choice_of_item(i);
     struct err e = {0};
-    CHECK_OK(relay_submit(w->s.relay, r, &w->b, &e), e);
+    CHECK_OK(relay_submit(w->s.relay, c, &w->b, &e), e);
     queue_remove(&w->s.queue, i);
-    return r;
+    return c;
 }
 
 static void tokens(struct world *w, struct frame_stream s, uint32_t first, const uint32_t *ids,
@@ -460,7 +460,7 @@ TEST(frames_of_a_slots_earlier_user_reach_nobody) {
     CHECK_EQ(w.b.cancels, 1);
     CHECK_EQ(w.b.cancelled.id, old.id);
     ask(&w, &second, "\"return_token_ids\":true");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     CHECK_EQ(r->stream.id, old.id); // the slot is used again
     CHECK(r->stream.epoch != old.epoch);
     tokens(&w, old, 1, ids, 1);
@@ -522,11 +522,11 @@ TEST(a_full_worker_sends_the_request_back_to_the_front) {
     world_init(&w);
     struct fake first, second;
     ask(&w, &first, "");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     ask(&w, &second, "");
     fail(&w, r->stream, FRAME_FAIL_FULL);
     CHECK(queue_first(&w.s.queue) == &r->queue_item);
-    CHECK_EQ(r->state, REQUEST_QUEUED);
+    CHECK_EQ(r->state, CHOICE_QUEUED);
     CHECK_EQ(w.s.queue.requests, 2);
     fake_reset(&first);
     fake_reset(&second);
@@ -569,7 +569,7 @@ TEST(a_slow_client_is_held_back_and_loses_nothing) {
     ask(&w, &f,
         "\"stream\":true,\"return_token_ids\":true,\"stream_options\":{\"include_usage\":true},"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     struct frame_stream s = r->stream;
     enum { N = 2000 };
     for (uint32_t i = 0; i < N; i++) {
@@ -579,9 +579,9 @@ TEST(a_slow_client_is_held_back_and_loses_nothing) {
     }
     CHECK_EQ(r->ids.len, N);
     CHECK(r->taken < N);
-    CHECK(send_waiting_bytes(r->send) < (64 << 10) + 4096);
+    CHECK(send_waiting_bytes(r->request->send) < (64 << 10) + 4096);
     done(&w, s, FRAME_FINISH_LENGTH, -1, N);
-    CHECK_EQ(r->state, REQUEST_FLUSHING);
+    CHECK_EQ(r->state, CHOICE_FLUSHING);
     drain(&f);
     read_stream(&f, &j);
     CHECK_EQ(j.content.len, N);
@@ -615,9 +615,9 @@ TEST(limits_become_what_the_worker_is_told) {
         "\"logit_bias\":{\"7\":-100},\"priority\":-5,\"cache_salt\":\"s\",\"temperature\":0.5,"
         "\"min_p\":0.25,"
         "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     const struct frame_submit *s = &w.b.last;
-    CHECK_EQ(s->max_tokens, CONTEXT - r->prompt.len);
+    CHECK_EQ(s->max_tokens, CONTEXT - choice_prompt(r)->len);
     CHECK_EQ(s->min_tokens, 3);
     CHECK_EQ(s->sampling.top_k, 1); // top_p 0: one token
     CHECK(s->sampling.top_p == 1);
@@ -641,26 +641,26 @@ TEST(time_brings_the_status_line_keepalives_and_deadlines) {
     world_init(&w);
     struct fake f;
     ask(&w, &f, "\"stream\":true");
-    struct request *r = place(&w);
-    uint64_t t = r->received_us / 1000;
-    request_tick(r, t + 9000);
+    struct choice *r = place(&w);
+    uint64_t t = r->request->received_us / 1000;
+    request_tick(r->request, t + 9000);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 0);
-    request_tick(r, t + 10001); // stream.first_byte_s
+    request_tick(r->request, t + 10001); // stream.first_byte_s
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 1);
     CHECK_EQ(f.flying.len, 0);
     fake_proceed(&f);
-    uint64_t last = send_last_ms(r->send);
-    request_tick(r, last + 9000);
+    uint64_t last = send_last_ms(r->request->send);
+    request_tick(r->request, last + 9000);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 1);
-    request_tick(r, last + 10001);
+    request_tick(r->request, last + 10001);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 2);
     fake_proceed(&f);
     CHECK_STR(f.body.p, ": keepalive\n\n");
-    request_tick(r, t + 3600001); // limits.request_s
+    request_tick(r->request, t + 3600001); // limits.request_s
     drain(&f);
     CHECK_HAS(f.body.p, "deadline_exceeded");
     CHECK_EQ(w.b.cancels, 1);
@@ -681,9 +681,10 @@ static void random_step(struct world *w, struct fake *f, bool *live) {
         live[i] = true;
         return;
     }
-    struct request *r = TAILQ_FIRST(&w->s.requests);
-    for (int skip = rand() % LIVE_MAX; r && skip > 0 && TAILQ_NEXT(r, link); skip--)
-        r = TAILQ_NEXT(r, link);
+    struct request *q = TAILQ_FIRST(&w->s.requests);
+    for (int skip = rand() % LIVE_MAX; q && skip > 0 && TAILQ_NEXT(q, link); skip--)
+        q = TAILQ_NEXT(q, link);
+    struct choice *r = q ? &q->choices[(uint32_t)rand() % q->choice_count] : NULL;
     uint32_t id = 'a' + (uint32_t)(rand() % 3);
     bool at_worker = r && r->stream.id;
     switch (rand() % 8) {
