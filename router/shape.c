@@ -24,7 +24,10 @@ void shape_head(struct strbuf *out, const struct request *r, const char *object)
     strbuf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", r->id,
                   object, (long long)r->created_s);
     shape_text(out, model, strlen(model));
-    strbuf_printf(out, ",\"system_fingerprint\":\"%s\"", r->fingerprint);
+    if (*r->fingerprint)
+        strbuf_printf(out, ",\"system_fingerprint\":\"%s\"", r->fingerprint);
+    else // no worker has had it
+        strbuf_add_str(out, ",\"system_fingerprint\":null");
 }
 
 void shape_ids(struct strbuf *out, const char *key, const uint32_t *v, size_t count) {
