@@ -64,8 +64,9 @@ const struct histogram_form http_seconds_form = {"railyard_http_request_seconds"
                                                  S, REQUEST_TIMES};
 
 const char *const metric_endpoints[METRIC_ENDPOINTS] = {
-    "chat_completions", "models",  "tokenize", "health", "livez",
-    "readyz",           "metrics", "version",  "admin",  "none"};
+    "chat_completions", "completions", "render", "models", "tokenize",
+    "detokenize",       "health",      "livez",  "readyz", "metrics",
+    "version",          "admin",       "none"};
 const int metric_statuses[METRIC_STATUSES] = {200, 400, 403, 404, 405, 413, 414, 415,
                                               429, 431, 499, 500, 503, 504, 529, 0};
 

@@ -10,7 +10,7 @@ enum {
     HISTOGRAM_BUCKETS_MAX = 24,
     UNKNOWN_NAMES = 64,
     UNKNOWN_NAME_MAX = 48,
-    METRIC_ENDPOINTS = 10, // the last one: none
+    METRIC_ENDPOINTS = 13, // the last one: none
     METRIC_STATUSES = 16,  // the last one: any other
 };
 
