@@ -32,6 +32,10 @@ static inline uint64_t ceil_div_u64(uint64_t a, uint64_t b) {
 }
 
 // a up to the next multiple of align, a power of two. Wraps for a within align of the top.
+static inline uint64_t align_up_u64(uint64_t v, uint64_t align) {
+    return ceil_div_u64(v, align) * align;
+}
+
 static inline size_t align_up_size(size_t a, size_t align) {
     return (a + align - 1) & ~(align - 1);
 }

@@ -2,15 +2,19 @@
  *
  * Written with the compilers' vector extensions and always inlined: the same source is compiled for several instruction
  * sets, which cut a 16-lane vector into pieces as they like. Lanes never mix except in the sums below, whose order is
- * written out; nothing is fused (-ffp-contract=off), so all variants give the same bits. */
+ * written out; fused is what vn_fma and vf_fma say and nothing else (-ffp-contract=off), so all variants give the same
+ * bits. */
 #pragma once
 #include <stdint.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
+#include "kernels/fma_exact.h"
 #include "kernels/types.h"
 
 #define CPU_INLINE static inline __attribute__((always_inline))
@@ -47,7 +51,25 @@ CPU_INLINE void vn_store(float *p, vn v) {
 }
 
 CPU_INLINE vn vn_set(float x) {
-    return (vn){0} + x;
+    return x - (vn){0}; // no step at all; 0 + x would be one, for the sake of -0
+}
+
+// a * b + c, rounded once: every sum of products is made of these.
+CPU_INLINE vn vn_fma(vn a, vn b, vn c) {
+#if defined(__AVX512F__)
+    return (vn)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vn)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vn)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    float x[NATIVE], y[NATIVE], z[NATIVE];
+    vn_store(x, a);
+    vn_store(y, b);
+    vn_store(z, c);
+    fma_exact_many(x, y, z, z, NATIVE);
+    return vn_load(z);
+#endif
 }
 
 // Zero-extends. The intrinsics do what __builtin_convertvector says; the compilers make several steps of that.
@@ -91,6 +113,21 @@ CPU_INLINE void vf_store(float *p, vf v) {
 
 CPU_INLINE vf vf_set(float x) {
     return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+CPU_INLINE vf vf_fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return vn_fma(a, b, c);
+#else
+    float x[LANES], y[LANES], z[LANES];
+    vf_store(x, a);
+    vf_store(y, b);
+    vf_store(z, c);
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < LANES; i += NATIVE)
+        vn_store(z + i, vn_fma(vn_load(x + i), vn_load(y + i), vn_load(z + i)));
+    return vf_load(z);
+#endif
 }
 
 // mask: all ones or all zeros a lane, as comparisons give it.
@@ -235,14 +272,14 @@ CPU_INLINE float vf_dot(const float *a, const float *b, uint32_t n) {
     for (; k + LANES <= n; k += LANES)
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < PARTS; i++)
-            acc[i] = acc[i] + vn_load(a + k + i * NATIVE) * vn_load(b + k + i * NATIVE);
+            acc[i] = vn_fma(vn_load(a + k + i * NATIVE), vn_load(b + k + i * NATIVE), acc[i]);
     if (k < n) {
         float x[LANES], y[LANES];
         vf_store(x, vf_load_part(a + k, n - k));
         vf_store(y, vf_load_part(b + k, n - k));
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < PARTS; i++)
-            acc[i] = acc[i] + vn_load(x + i * NATIVE) * vn_load(y + i * NATIVE);
+            acc[i] = vn_fma(vn_load(x + i * NATIVE), vn_load(y + i * NATIVE), acc[i]);
     }
     float s[4];
     vn f = vn_fold(acc);

@@ -9,10 +9,12 @@
  *
  * One thread, the engine's. Calls may use threads of their own inside. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/types.h"
 
+struct cuda_driver;
 struct err;
 struct cpu_pool;
 struct attn_args;
@@ -32,20 +34,41 @@ struct rope_args;
 struct router_args;
 struct swiglu_args;
 
+// Device memory that operations use while they run. Counters are 0 between any two operations.
+struct ops_work {
+    uint64_t scratch_bytes, counter_bytes;
+};
+
 struct ops {
     void *ctx;
     const char *device;  // "cpu", or the GPU's name
     const char *variant; // "avx512", "sm_90a": what was picked; never changes a bit on the CPU
     void (*close)(void *ctx);
 
-    // Memory, zeroed. ST_NOMEM names what, wanted and left.
+    // Memory, its contents undefined. ST_NOMEM names what, wanted and left.
     int (*alloc)(void *ctx, uint64_t bytes, const char *what, devptr *ret, struct err *e);
     void (*free)(void *ctx, devptr p, uint64_t bytes);
+    uint64_t alloc_step;               // memory is given in multiples of it
     uint64_t (*free_bytes)(void *ctx); // what a further alloc may take
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
     void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);
-    int (*sync)(void *ctx, struct err *e); // ST_DEVICE
+    void (*fill)(void *ctx, devptr p, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
+    int (*sync)(void *ctx, struct err *e);                            // ST_DEVICE
+
+    // A device with memory of its own (not NULL): pinned host memory that operations read in place, slower than their own.
+    int (*host_alloc)(void *ctx, uint64_t bytes, const char *what, void **ret, devptr *ret_device,
+                      struct err *e);
+    void (*host_free)(void *ctx, void *p);
+    uint64_t pinned_bytes; // that the table itself holds
+    bool unified;          // its memory is the host's: there is nothing to gain by host_alloc
+
+    // What operations use while they run, where they need any (not NULL). measure(true): until measure(false), operations,
+    // write, copy and fill do nothing but note what they would need, which work_need then tells. work_give hands it over
+    // and zeroes the counters; until the next call of it the memory is the operations' own.
+    void (*measure)(void *ctx, bool on);
+    struct ops_work (*work_need)(void *ctx);
+    void (*work_give)(void *ctx, devptr scratch, devptr counters, struct ops_work size);
 
     // Weights of the checkpoint. weight_room: bytes of device memory that one takes, 0 where the device reads the
     // host's mapping in place. weight_put makes it readable, at `room` if that is not 0; the mapping must outlive it.
@@ -75,6 +98,15 @@ struct ops {
 // The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL
 // by name). The pool must outlive it.
 int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, struct err *e);
+
+struct ops_cuda_config {
+    const struct cuda_driver *driver; // must outlive the table
+    uint32_t device;                  // its number among those the driver shows
+    struct cpu_pool *pool;            // for copies; must outlive the table
+    bool partial; // for tests of single operations: those that have no kernel are NULL in the table
+};
+// The CUDA backend. ST_UNSUPPORTED names an operation that has no kernel, or a GPU too old; ST_DEVICE, ST_NOMEM.
+int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *c, struct err *e);
 void ops_close(struct ops *o); // zeroed is fine
 // Names of the variants this machine can run, narrowest first; the list ends with NULL.
 const char *const *ops_cpu_variants(void);

@@ -70,6 +70,11 @@ static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
 }
 
+static void cpu_fill(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
+    uint32_t *w = cpu_ptr(p);
+    for (uint64_t i = 0; i < bytes / sizeof *w; i++) w[i] = word;
+}
+
 static int cpu_sync(void *ctx, struct err *e) {
     return ST_OK;
 }
@@ -98,6 +103,7 @@ const char *const *ops_cpu_variants(void) {
     static const char *const avx2[] = {"base", "avx2", NULL};
     static const char *const avx512[] = {"base", "avx2", "avx512", NULL};
     __builtin_cpu_init();
+    if (!__builtin_cpu_supports("fma")) return base;
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return avx512;
@@ -151,10 +157,12 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .close = cpu_close,
                         .alloc = cpu_alloc,
                         .free = cpu_free,
+                        .alloc_step = 1,
                         .free_bytes = cpu_free_bytes,
                         .write = cpu_write,
                         .read = cpu_read,
                         .copy = cpu_copy,
+                        .fill = cpu_fill,
                         .sync = cpu_sync,
                         .weight_room = cpu_weight_room,
                         .weight_put = cpu_weight_put};

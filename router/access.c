@@ -73,9 +73,9 @@ static void add_facts(struct strbuf *b, const struct access_facts *f, const char
     add_str(b, "finish_reason", f->finish_reason);
     strbuf_printf(b, ",\"queue_ms\":%.1f,\"prefill_ms\":%.1f,\"first_token_ms\":%.1f", f->queue_ms,
                   f->prefill_ms, f->first_token_ms);
-    strbuf_printf(b, ",\"rounds\":%llu,\"drafted\":%llu,\"accepted\":%llu,\"resumed\":0",
+    strbuf_printf(b, ",\"rounds\":%llu,\"drafted\":%llu,\"accepted\":%llu,\"resumed\":%u",
                   (unsigned long long)f->rounds, (unsigned long long)f->drafted,
-                  (unsigned long long)f->accepted);
+                  (unsigned long long)f->accepted, f->resumed);
     add_str(b, "token_sha256", *f->token_sha256 ? f->token_sha256 : NULL);
 }
 

@@ -17,6 +17,7 @@ struct access_facts { // what a generating request adds to its line; zero: nothi
     uint32_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     double queue_ms, prefill_ms, first_token_ms;
     uint64_t rounds, drafted, accepted;
+    uint32_t resumed;      // times
     char id[48];           // ours, as in the reply
     char token_sha256[65]; // "": the reply was not finished
 };

@@ -215,6 +215,11 @@ static struct frame_fingerprint fingerprint_of(const struct backend *b) {
                                       text_or_empty(f->rope)};
 }
 
+void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]) {
+    struct frame_fingerprint f = fingerprint_of(b);
+    fingerprint_digest(&f, ret);
+}
+
 void backend_info(const struct backend *b, struct backend_info *ret) {
     uint64_t now = mono_ms();
     const struct frame_hello *h = &b->hello;

@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "proto/frame.h"
+#include "router/fingerprint.h"
 
 struct err;
 struct backends; // the set, defined in backend.c
@@ -32,8 +33,9 @@ struct backend_events { // all on the loop thread
     // The state changed; room may have changed with every STATUS: on_room.
     void (*on_state)(void *arg, struct backend *b, enum backend_state old_state);
     void (*on_room)(void *arg, struct backend *b);
-    // The incarnation is over: its streams get nothing more. reason is one line. Called before on_state.
-    void (*on_lost)(void *arg, struct backend *b, const char *reason);
+    // The incarnation is over: its streams get nothing more. reason is one line; planned: it ended in good order.
+    // Called before on_state.
+    void (*on_lost)(void *arg, struct backend *b, const char *reason, bool planned);
 };
 
 struct backends_config { // what it points to outlives the set
@@ -81,6 +83,8 @@ void backend_info(const struct backend *b, struct backend_info *ret);
 const char *backend_state_name(enum backend_state s);
 uint32_t backend_rank(const struct backend *b);
 enum backend_state backend_state(const struct backend *b);
+// fingerprint_digest of what it runs.
+void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]);
 // SUBMITs it would take now: the last STATUS's room less what was sent since.
 uint32_t backend_room(const struct backend *b);
 

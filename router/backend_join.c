@@ -27,7 +27,7 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     b->status.room = b->status.streams_running = b->status.queue_requests = 0;
     if (b->child.running) b->lost_ms = mono_ms();
     backend_set_reason(b, "%s", why);
-    s->c.events.on_lost(s->c.events.arg, b, why);
+    s->c.events.on_lost(s->c.events.arg, b, why, next == BACKEND_STOPPED);
     backend_set_state(b, b->child.running ? BACKEND_BACKOFF : next);
 }
 

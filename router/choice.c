@@ -1,8 +1,11 @@
 /* choice: see choice.h. */
 #include "router/choice.h"
 #include "common/mem.h"
+#include "common/mono.h"
 #include "common/num.h"
+#include "router/apierr.h"
 #include "router/config.h"
+#include "router/metrics.h"
 #include "router/model.h"
 #include "router/relay.h"
 #include "router/request.h"
@@ -124,7 +127,9 @@ static bool push_step(struct choice *c, size_t usable) {
 
 // The text side has ended it: a stop string, or the one call that was wanted.
 static void end_early(struct choice *c) {
-    relay_cancel(c->request->server->relay, c);
+    struct server *s = c->request->server;
+    queue_remove(&s->queue, &c->queue_item); // it may have been waiting for another worker
+    relay_cancel(s->relay, c);
     c->ended = true;
     c->finish = CHOICE_FINISH_STOP;
     c->stop_id = -1;
@@ -136,7 +141,7 @@ static void end_early(struct choice *c) {
 bool choice_pump(struct choice *c) {
     struct request *r = c->request;
     size_t usable;
-    if (c->state < CHOICE_DECODE || c->state == CHOICE_OVER) return true;
+    if (c->state == CHOICE_OVER || (c->taken == c->ids.len && !c->ended)) return true;
     while ((usable = usable_ids(c)) > 0 && has_room(r)) {
         if (!push_step(c, usable)) continue;
         end_early(c);
@@ -160,6 +165,21 @@ bool choice_ids_ended(struct choice *c) {
 
 void choice_requeue(struct choice *c) {
     c->state = CHOICE_QUEUED;
-    c->submitted_us = 0;
+    if (!c->first_us) c->submitted_us = 0;
     queue_add_front(&c->request->server->queue, &c->queue_item);
+}
+
+void choice_lost(struct choice *c, enum metric_cause cause) {
+    struct server *s = c->request->server;
+    if (!resume_lost(&c->resume, cause, mono_us())) {
+        struct apierr e;
+        apierr_set(&e, APIERR_WORKER_LOST, NULL,
+                   "%u workers were lost while they ran this request; it is not tried again",
+                   c->resume.deaths);
+        metrics_resume(s->metrics, METRIC_RESUME_POISONED, cause);
+        request_fail(c->request, &e);
+        return;
+    }
+    choice_requeue(c);
+    server_want_place(s);
 }

@@ -1,6 +1,7 @@
 /* choice: one reply of a request: a stream at a worker, its ids, and the text made of them.
  *
  *   queued -> prefill -> decode -> flushing -> over
+ *      ^________|_________|   its worker was lost: resume.h
  *
  * A request has n of them for each of its prompts. What a choice has told its client follows from its ids alone, so it
  * could go on at another worker. Loop thread. */
@@ -11,6 +12,7 @@
 #include "common/ids.h"
 #include "proto/frame.h"
 #include "router/queue.h"
+#include "router/resume.h"
 #include "router/text/reply.h"
 
 struct backend;
@@ -39,7 +41,9 @@ struct choice {
     struct backend *backend;
     uint32_t max_tokens; // as sent to the worker
     int32_t rank;        // where it was sent last; -1: nowhere yet
-    uint32_t filled;     // prompt rows whose state exists
+    uint32_t filled;     // rows of the fill whose state exists
+    uint32_t to_fill;    // prompt ids and those that were there when it was sent
+    struct resume resume;
 
     struct ids ids;  // everything generated, kept until the end so that it could be replayed
     size_t taken;    // of them given to the text side: what the reply, its hash and its usage count
@@ -86,3 +90,5 @@ bool choice_ids_ended(struct choice *c);
 bool choice_pump(struct choice *c);
 // Back to the front of the queue: its worker had no room after all.
 void choice_requeue(struct choice *c);
+// Its worker is gone, and its slot given back: it waits for another. May end the request.
+void choice_lost(struct choice *c, enum metric_cause cause);

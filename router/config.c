@@ -47,6 +47,8 @@ static const struct setting table[] = {
      "status of a full queue"},
     {"route.wait_ready_s", SETTING_REAL, IN(wait_ready_s), "5", 0, WEEK_S, NULL, "s",
      "wait for a ready worker when there is none; over it: 503"},
+    {"route.resume_s", SETTING_REAL, IN(resume_s), "120", 0, WEEK_S, NULL, "s",
+     "wait of a request whose worker was lost for one like it; over it: an error"},
     {"limits.request_s", SETTING_REAL, IN(request_s), "3600", 0.1, WEEK_S, NULL, "s",
      "longest life of a request; over it: 504"},
     {"limits.output_default", SETTING_INT, IN(output_default), "0", 0, 1 << 30, NULL, "tokens",

@@ -20,7 +20,7 @@ struct config {
     int64_t queue_tokens_max;
     double queue_wait_s;
     char *overload_status;
-    double wait_ready_s;
+    double wait_ready_s, resume_s;
 
     double request_s;
     int64_t output_default; // 0: the room left

@@ -52,6 +52,9 @@ const struct histogram_form histogram_forms[METRIC_HISTOGRAM_COUNT] = {
                                  BUCKETS(1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)},
     [METRIC_LOOP_LAG_S] = {"railyard_loop_lag_seconds", "Lateness of the request loop's tick", S,
                            SHORT_TIMES},
+    [METRIC_RESUME_PAUSE_S] = {"railyard_resume_pause_seconds",
+                               "From the loss of a worker to the next token of its streams", S,
+                               REQUEST_TIMES},
     [METRIC_TOKENIZE_S] = {"railyard_tokenize_seconds", "Rendering and tokenising a prompt", S,
                            SHORT_TIMES},
     [METRIC_JSON_PARSE_S] = {"railyard_json_parse_seconds", "Parsing a body", S, SHORT_TIMES},
@@ -139,6 +142,10 @@ void metrics_streams_open(struct metrics *m, int change) {
 
 void metrics_client_closed(struct metrics *m, enum metric_phase phase) {
     add(&m->client_closed[phase], 1);
+}
+
+void metrics_resume(struct metrics *m, enum metric_resume result, enum metric_cause cause) {
+    add(&m->resumes[result][cause], 1);
 }
 
 void metrics_success(struct metrics *m, enum metric_reason reason) {

@@ -39,6 +39,17 @@ enum metric_phase {
     METRIC_PHASE_RESUME,
     METRIC_PHASE_COUNT
 };
+enum metric_resume { // how a request that lost its worker went on
+    METRIC_RESUME_OK,
+    METRIC_RESUME_NO_WORKER, // none of its kind within route.resume_s
+    METRIC_RESUME_POISONED,  // live at too many deaths
+    METRIC_RESUME_COUNT
+};
+enum metric_cause { // why its worker was lost
+    METRIC_CAUSE_DEATH,
+    METRIC_CAUSE_MOVE, // drained or ended in good order
+    METRIC_CAUSE_COUNT
+};
 enum metric_reason {
     METRIC_REASON_STOP,
     METRIC_REASON_LENGTH,
@@ -62,6 +73,7 @@ enum metric_histogram {
     METRIC_REQUEST_N,
     METRIC_TOKENS_PER_ROUND,
     METRIC_LOOP_LAG_S,
+    METRIC_RESUME_PAUSE_S,
     METRIC_TOKENIZE_S,
     METRIC_JSON_PARSE_S,
     METRIC_HISTOGRAM_COUNT,
@@ -81,6 +93,7 @@ uint64_t metrics_get_in_flight(const struct metrics *m);
 void metrics_connections(struct metrics *m, bool is_http2, int change);
 void metrics_streams_open(struct metrics *m, int change);
 void metrics_client_closed(struct metrics *m, enum metric_phase phase);
+void metrics_resume(struct metrics *m, enum metric_resume result, enum metric_cause cause);
 void metrics_success(struct metrics *m, enum metric_reason reason);
 void metrics_error(struct metrics *m, enum apierr_code code); // also counts rejections
 void metrics_unknown_field(struct metrics *m, const char *name);

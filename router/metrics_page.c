@@ -177,6 +177,14 @@ static void requests(struct page *p) {
     family(p, "railyard_placement_total", "counter", "Requests sent to workers, by reason");
     strbuf_printf(p->out, "railyard_placement_total{reason=\"load\"} %.15g\n",
                   counted(p, METRIC_PLACED));
+    static const char *const results[] = {"ok", "no_worker", "poisoned"};
+    static const char *const causes[] = {"death", "move"};
+    family(p, "railyard_resumes_total", "counter", "Requests whose worker was lost, by what came");
+    for (size_t i = 0; i < METRIC_RESUME_COUNT; i++)
+        for (size_t k = 0; k < METRIC_CAUSE_COUNT; k++)
+            strbuf_printf(p->out,
+                          "railyard_resumes_total{result=\"%s\",cause=\"%s\"} %" PRIu64 "\n",
+                          results[i], causes[k], counter_get(&p->m->resumes[i][k]));
     static const char *const phases[] = {"queue", "prefill", "decode", "resume"};
     family(p, "railyard_client_closed_total", "counter", "Clients that left, by phase");
     for (size_t i = 0; i < METRIC_PHASE_COUNT; i++)

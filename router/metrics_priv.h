@@ -42,6 +42,7 @@ struct metrics {
     gauge in_flight, streams_open, connections[2];
     counter client_closed[METRIC_PHASE_COUNT];
     counter success[METRIC_REASON_COUNT];
+    counter resumes[METRIC_RESUME_COUNT][METRIC_CAUSE_COUNT];
     counter errors[APIERR_CODE_COUNT];
     counter http[METRIC_ENDPOINTS][METRIC_STATUSES];
     struct histogram http_seconds[METRIC_ENDPOINTS];

@@ -50,6 +50,10 @@ struct queue_item *queue_first(const struct queue *q) {
     return TAILQ_FIRST(&q->items);
 }
 
+struct queue_item *queue_next(const struct queue_item *i) {
+    return TAILQ_NEXT(i, link);
+}
+
 void queue_remove(struct queue *q, struct queue_item *i) {
     if (!i->queued) return;
     i->queued = false;

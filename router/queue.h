@@ -32,6 +32,7 @@ int queue_add(struct queue *q, struct queue_item *i, uint64_t now_ms);
 void queue_follow(struct queue *q, struct queue_item *i, uint64_t now_ms);
 void queue_add_front(struct queue *q, struct queue_item *i); // keeps since_ms
 struct queue_item *queue_first(const struct queue *q);       // NULL: empty
+struct queue_item *queue_next(const struct queue_item *i);   // NULL: the last
 void queue_remove(struct queue *q, struct queue_item *i);    // not queued is fine
 void queue_left(struct queue *q, uint64_t now_ms);           // one was placed: for the prediction
 // Of a request that came now.

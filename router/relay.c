@@ -91,7 +91,7 @@ static void give_slot(struct relay *r, struct choice *q) {
     r->slots[i].next_free = r->free_slot;
     r->free_slot = i;
     r->in_use--;
-    *unfilled_of(r, q) -= choice_prompt(q)->len - q->filled;
+    *unfilled_of(r, q) -= q->to_fill - q->filled;
     q->stream = (struct frame_stream){0};
     q->backend = NULL;
 }
@@ -172,8 +172,9 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     int32_t old_rank = q->rank;
     q->rank = (int32_t)info.rank;
     q->filled = 0;
+    q->to_fill = (uint32_t)(choice_prompt(q)->len + q->ids.len);
     take_slot(r, q);
-    *unfilled_of(r, q) += choice_prompt(q)->len;
+    *unfilled_of(r, q) += q->to_fill;
     struct frame_submit f = submit_of(r, q);
     int st = backend_submit(b, &f, e);
     arena_reset(&r->arena);
@@ -184,7 +185,7 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     }
     q->backend = b;
     q->state = CHOICE_PREFILL;
-    q->submitted_us = mono_us();
+    if (!q->submitted_us) q->submitted_us = mono_us();
     fingerprint_system(&info.fingerprint, q->request->fingerprint, sizeof q->request->fingerprint);
     metrics_add(r->server->metrics, METRIC_PLACED, 1);
     return ST_OK;
@@ -199,11 +200,13 @@ void relay_cancel(struct relay *r, struct choice *q) {
 /* ---- from the worker ---- */
 
 static void note_filled(struct relay *r, struct choice *q, uint32_t filled) {
-    uint32_t n = min_u32(filled, (uint32_t)choice_prompt(q)->len);
+    uint32_t n = min_u32(filled, q->to_fill);
     if (n <= q->filled) return;
     *unfilled_of(r, q) -= n - q->filled;
     metrics_worker_filled(r->server->metrics, (uint32_t)q->rank, n - q->filled);
-    metrics_add(r->server->metrics, METRIC_PROMPT_TOKENS, n - q->filled);
+    // What is filled a second time is the worker's work, and no new prompt.
+    if (!resume_waits(&q->resume))
+        metrics_add(r->server->metrics, METRIC_PROMPT_TOKENS, n - q->filled);
     q->filled = n;
 }
 
@@ -219,6 +222,17 @@ static void note_times(struct relay *r, struct choice *q, uint32_t count) {
     }
     q->last_us = now;
     metrics_observe(m, METRIC_TOKENS_PER_ROUND, count, 1);
+}
+
+static void note_moved(struct relay *r, struct choice *q, const struct backend *b) {
+    if (q->resume.kind[0] && !resume_waits(&q->resume)) return;
+    char kind[FINGERPRINT_DIGEST_BYTES];
+    backend_kind(b, kind);
+    bool paused = resume_waits(&q->resume);
+    uint64_t pause_us = resume_moved(&q->resume, kind, mono_us());
+    if (!paused) return;
+    metrics_observe(r->server->metrics, METRIC_RESUME_PAUSE_S, (double)pause_us / 1e6, 1);
+    metrics_resume(r->server->metrics, METRIC_RESUME_OK, q->resume.cause);
 }
 
 // A worker whose ids do not follow on one another cannot be trusted with anything.
@@ -243,8 +257,9 @@ static bool take_entry(struct relay *r, struct backend *b, const struct frame_to
         fail_broken(r, q, b, t->first);
         return false;
     }
-    note_filled(r, q, (uint32_t)choice_prompt(q)->len);
+    note_filled(r, q, q->to_fill);
     note_times(r, q, t->ids.count);
+    note_moved(r, q, b);
     q->state = CHOICE_DECODE;
     q->rounds++;
     q->rounds_waiting++;
@@ -293,6 +308,7 @@ static void on_done(struct relay *r, struct backend *b, const struct frame_done 
         backend_drop(b, "a stream's end does not fit its ids");
         return;
     }
+    note_moved(r, q, b); // its ids may have been whole when its worker was lost
     note_done(q, d);
     q->finish = d->finish == FRAME_FINISH_STOP ? CHOICE_FINISH_STOP : CHOICE_FINISH_LENGTH;
     q->stop_id = asked_to_stop_at(&q->request->params, d->stop_id) ? d->stop_id : -1;
@@ -306,8 +322,12 @@ static void on_fail(struct relay *r, struct backend *b, const struct frame_fail 
     struct choice *q = find(r, b, f->stream);
     if (!q) return;
     give_slot(r, q);
-    if (f->code == FRAME_FAIL_FULL && q->ids.len == 0) {
+    if (f->code == FRAME_FAIL_FULL) {
         choice_requeue(q);
+        return;
+    }
+    if (f->code == FRAME_FAIL_DEVICE) { // the worker is about to end
+        choice_lost(q, METRIC_CAUSE_DEATH);
         return;
     }
     struct apierr e;
@@ -331,19 +351,17 @@ void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f) {
     }
 }
 
-void relay_on_lost(struct relay *r, struct backend *b, const char *reason) {
-    uint32_t failed = 0;
-    for (uint32_t i = SLOT_FIRST; i < r->slot_count; i++) {
+void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool planned) {
+    uint32_t lost = 0;
+    // Backwards: each goes to the front of the queue, so the first comes out first.
+    for (uint32_t i = r->slot_count; i-- > SLOT_FIRST;) {
         struct choice *q = r->slots[i].choice;
         if (!q || q->backend != b) continue;
         give_slot(r, q);
-        struct apierr e;
-        apierr_set(&e, APIERR_WORKER_LOST, NULL, "the worker that ran this request was lost");
-        e.retry_after_ms = 1000;
-        request_fail(q->request, &e);
-        failed++;
+        choice_lost(q, planned ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
+        lost++;
     }
-    if (failed)
-        log_warn("streams_failed", "rank=%u streams=%u reason=\"%s\"", backend_rank(b), failed,
-                 reason);
+    if (lost)
+        log_warn("streams_lost", "rank=%u streams=%u planned=%d reason=\"%s\"", backend_rank(b),
+                 lost, planned, reason);
 }

@@ -20,7 +20,8 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
 void relay_cancel(struct relay *r,
                   struct choice *q); // gives its slot back; not at a worker is fine
 void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f);
-void relay_on_lost(struct relay *r, struct backend *b, const char *reason);
+// planned: the worker ended in good order. Its requests wait for another worker (resume.h).
+void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool planned);
 // Prompt ids that were sent to the rank and are not filled yet.
 uint64_t relay_unfilled(const struct relay *r, uint32_t rank);
 uint32_t relay_streams(const struct relay *r);

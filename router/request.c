@@ -54,6 +54,7 @@ static void fill_facts(const struct request *r) {
     f->rounds = g.rounds;
     f->drafted = g.drafted;
     f->accepted = g.accepted;
+    f->resumed = g.resumed;
     snprintf(f->id, sizeof f->id, "%s", r->id);
     if (r->choice_count == 0 || !r->choices[0].ended) return;
     f->finish_reason = finishes[r->choices[0].finish];
@@ -109,7 +110,10 @@ static enum metric_phase phase_of(const struct request *r) {
     enum metric_phase phase = METRIC_PHASE_QUEUE;
     for (uint32_t i = 0; i < r->choice_count; i++) {
         if (r->choices[i].state >= CHOICE_DECODE) return METRIC_PHASE_DECODE;
-        if (r->choices[i].state == CHOICE_PREFILL) phase = METRIC_PHASE_PREFILL;
+        if (r->choices[i].state == CHOICE_PREFILL)
+            phase = METRIC_PHASE_PREFILL;
+        else if (phase == METRIC_PHASE_QUEUE && resume_waits(&r->choices[i].resume))
+            phase = METRIC_PHASE_RESUME;
     }
     return phase;
 }
@@ -337,24 +341,29 @@ static void fail_deadline(struct request *r) {
     request_fail(r, &e);
 }
 
-// When the choice that has waited longest began to; false: none waits.
-static bool waiting_since(const struct request *r, uint64_t *ret_ms) {
-    bool any = false;
-    for (uint32_t i = 0; i < r->choice_count; i++) {
-        const struct choice *c = &r->choices[i];
-        if (c->state != CHOICE_QUEUED) continue;
-        *ret_ms = any ? min_u64(*ret_ms, c->queue_item.since_ms) : c->queue_item.since_ms;
-        any = true;
-    }
-    return any;
+// A reply that lost its worker waits for one that can go on with it.
+static bool fail_resuming(struct choice *c, uint64_t now_ms) {
+    struct server *s = c->request->server;
+    double wait_ms = s->config->resume_s * 1000;
+    if (now_ms < c->resume.since_ms || (double)(now_ms - c->resume.since_ms) < wait_ms)
+        return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_WORKER_LOST, NULL,
+               "the worker that ran this request was lost, and within %.15g s no worker like it "
+               "had room",
+               s->config->resume_s);
+    e.retry_after_ms = 1000;
+    metrics_resume(s->metrics, METRIC_RESUME_NO_WORKER, c->resume.cause);
+    request_fail(c->request, &e);
+    return true;
 }
 
-static bool fail_waiting(struct request *r, uint64_t now_ms) {
-    struct server *s = r->server;
+static bool fail_waiting(struct choice *c, uint64_t now_ms) {
+    struct server *s = c->request->server;
+    if (c->state != CHOICE_QUEUED) return false;
+    if (resume_waits(&c->resume)) return fail_resuming(c, now_ms);
     struct apierr e = {0};
-    uint64_t since;
-    if (!waiting_since(r, &since)) return false;
-    uint64_t waited = now_ms - since;
+    uint64_t waited = now_ms - c->queue_item.since_ms;
     uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;
     uint64_t no_worker = waited < without ? waited : without;
     if (s->no_ready_since_ms && (double)no_worker >= s->config->wait_ready_s * 1000) {
@@ -367,7 +376,7 @@ static bool fail_waiting(struct request *r, uint64_t now_ms) {
     } else {
         return false;
     }
-    request_fail(r, &e);
+    request_fail(c->request, &e);
     return true;
 }
 
@@ -390,7 +399,8 @@ void request_tick(struct request *r, uint64_t now_ms) {
         fail_deadline(r);
         return;
     }
-    if (fail_waiting(r, now_ms)) return;
+    for (uint32_t i = 0; i < r->choice_count; i++)
+        if (fail_waiting(&r->choices[i], now_ms)) return;
     if (r->params.stream) tick_stream(r, now_ms);
 }
 
@@ -429,6 +439,7 @@ struct request_figures request_figures(const struct request *r) {
         f.rounds += c->rounds;
         f.drafted += c->drafted;
         f.accepted += c->accepted;
+        f.resumed += c->resume.times;
     }
     f.queue_ms = ms_between(r->received_us, submitted_us);
     f.prefill_ms = ms_between(submitted_us, first_us);

@@ -100,5 +100,6 @@ struct request_figures { // over all choices; times that are not known yet are 0
     int32_t rank;        // of the first choice
     double queue_ms, prefill_ms, first_token_ms, decode_ms;
     uint64_t rounds, drafted, accepted;
+    uint32_t resumed; // times
 };
 struct request_figures request_figures(const struct request *r);

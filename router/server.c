@@ -62,12 +62,23 @@ struct runner {
 
 /* ---- placing ---- */
 
-static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret) {
+// A reply that has begun goes on only where its bits would be the same, and where all of it has room.
+static bool can_take(const struct choice *c, const struct backend *b,
+                     const struct backend_info *info) {
+    char kind[FINGERPRINT_DIGEST_BYTES];
+    if (c->ids.len == 0) return true;
+    backend_kind(b, kind);
+    return resume_fits(&c->resume, kind) &&
+           info->status.context_max >= choice_prompt(c)->len + c->max_tokens;
+}
+
+static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
+                       struct pick_worker *ret) {
     struct backend *b = backends_at(s->backends, rank);
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY,
+        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -80,9 +91,9 @@ static void ask_worker(struct server *s, uint32_t rank, struct pick_worker *ret)
 static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
-    struct request *r = c->request;
+    const struct request *r = c->request;
     uint32_t context = info.status.context_max;
-    if (!context) return ST_OK;
+    if (!context || c->ids.len) return ST_OK; // its length was settled with its first id
     return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
                          &c->max_tokens, e);
 }
@@ -91,7 +102,7 @@ static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
 static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)choice_prompt(c)->len);
+    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
@@ -102,25 +113,37 @@ static int place_on_best(struct server *s, struct choice *c, const struct pick_w
     return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
 }
 
-// False: nothing more can be placed now; the next STATUS, or a change of state, brings us back.
-static bool place_first(struct server *s) {
-    struct queue_item *i = queue_first(&s->queue);
-    if (!i) return false;
-    struct choice *c = choice_of_item(i);
+// ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
+static int place(struct server *s, struct choice *c) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, rank, &workers[rank]);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, c, rank, &workers[rank]);
     for (;;) {
         int rank;
         int st = place_on_best(s, c, workers, count, &rank);
-        if (st == ST_INVAL) return true; // it has failed; the next one may not
+        if (st == ST_INVAL) return st;
         if (st == ST_OK) break;
-        if (rank < 0) return false;
+        if (rank < 0) return ST_FULL;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, i);
+    queue_remove(&s->queue, &c->queue_item);
     queue_left(&s->queue, mono_ms());
-    return true;
+    return ST_OK;
+}
+
+// In order; but one that waits for a worker of its kind does not hold up those behind it.
+static void place_all(struct server *s) {
+    struct queue_item *next;
+    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+        struct choice *c = choice_of_item(i);
+        next = queue_next(i);
+        int st = place(s, c);
+        if (st == ST_INVAL)
+            next =
+                queue_first(&s->queue); // all its choices are gone, the next one may have been one
+        else if (st == ST_FULL && c->ids.len == 0)
+            return;
+    }
 }
 
 void server_want_place(struct server *s) {
@@ -131,7 +154,7 @@ static void on_prepare(uv_prepare_t *p) {
     struct server *s = p->data;
     if (s->place_wanted) {
         s->place_wanted = false;
-        while (place_first(s)) continue;
+        place_all(s);
     }
     metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
     if (s->api) send_set_flush(listener_sends(s->api));
@@ -189,20 +212,20 @@ static void on_room(void *arg, struct backend *b) {
     server_want_place(arg);
 }
 
-static void on_lost(void *arg, struct backend *b, const char *reason) {
+static void on_lost(void *arg, struct backend *b, const char *reason, bool planned) {
     struct server *s = arg;
-    if (!s->draining) metrics_worker_failed(s->metrics, backend_rank(b));
-    relay_on_lost(s->relay, b, reason);
+    if (!planned) metrics_worker_failed(s->metrics, backend_rank(b));
+    relay_on_lost(s->relay, b, reason, planned);
 }
 
 /* ---- HTTP ---- */
 
 static const struct http_endpoint endpoints[] = {
     {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions"},
+    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render"},
     {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions"},
     {"/v1/models", false, HTTP_GET, api_models_list, "models"},
     {"/v1/models/", true, HTTP_GET, api_models_one, "models"},
-    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render"},
     {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize"},
     {"/v1/detokenize", false, HTTP_POST, api_detokenize_handle, "detokenize"},
     {"/livez", false, HTTP_GET, api_status_livez, "livez"},

@@ -64,14 +64,14 @@ void shape_extras(struct strbuf *out, const struct request *r) {
     if (!r->server->config->reply_extras) return;
     struct request_figures f = request_figures(r);
     uint32_t tokens = request_usage(r).completion;
-    strbuf_printf(out,
-                  ",\"railyard\":{\"worker\":%d,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,"
-                  "\"first_token_ms\":%.3f,\"decode_ms\":%.3f,\"rounds\":%llu,\"drafted\":%llu,"
-                  "\"accepted\":%llu,\"tokens_per_round\":%.3f,\"resumed\":0,\"schema_ignored\":[]",
-                  f.rank, f.queue_ms, f.prefill_ms, f.first_token_ms, f.decode_ms,
-                  (unsigned long long)f.rounds, (unsigned long long)f.drafted,
-                  (unsigned long long)f.accepted,
-                  f.rounds ? (double)tokens / (double)f.rounds : 0.0);
+    strbuf_printf(
+        out,
+        ",\"railyard\":{\"worker\":%d,\"queue_ms\":%.3f,\"prefill_ms\":%.3f,"
+        "\"first_token_ms\":%.3f,\"decode_ms\":%.3f,\"rounds\":%llu,\"drafted\":%llu,"
+        "\"accepted\":%llu,\"tokens_per_round\":%.3f,\"resumed\":%u,\"schema_ignored\":[]",
+        f.rank, f.queue_ms, f.prefill_ms, f.first_token_ms, f.decode_ms,
+        (unsigned long long)f.rounds, (unsigned long long)f.drafted, (unsigned long long)f.accepted,
+        f.rounds ? (double)tokens / (double)f.rounds : 0.0, f.resumed);
     add_logits_hash(out, &r->choices[0]);
     strbuf_add_char(out, '}');
 }

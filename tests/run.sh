@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:$PATH
 . deploy/packages.sh
 
-all_suites='unit golden fuzz e2e'
+all_suites='unit mock golden fuzz e2e'
 suites=
 install=yes
 sanitizers=yes
@@ -108,7 +108,7 @@ if [ -n "$sanitizers" ]; then
     fi
     if step 'build tsan' "$top/build-tsan.log" build tsan -Db_sanitize=thread -Db_lundef=false; then
         for s in $suites; do
-            case $s in unit | e2e) suite tsan "$s" ;; esac # goldens and corpora have one thread or none of ours
+            case $s in unit | mock | e2e) suite tsan "$s" ;; esac # goldens and corpora have one thread or none of ours
         done
     fi
 fi

@@ -13,8 +13,9 @@ struct options {
     char *lobby, *run_dir, *token, *name;
     int64_t rank;
     // What it runs.
-    char *backend, *kv, *fault;
-    int64_t context, streams, threads, chunk, round_rows;
+    char *backend, *kv, *fault, *embedding, *scratch;
+    bool nan_fill;
+    int64_t device, context, streams, threads, chunk, round_rows;
     double memory_fraction;
     // Subcommands.
     char *out;

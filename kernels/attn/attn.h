@@ -3,8 +3,8 @@
  *   out[t,h,:] = sigmoid(gate[t,h,:]) * sum_j softmax_j(q[t,h,:] . k[j,:] * scale) v[j,:],  j = 0 .. pos[t]
  * Shapes  qg [T, H, 2, dim] f32 as kv_append leaves it; out [T, H * dim] f32. Key head of query head h: h / (H / KV).
  * Order   keys are cut at absolute positions into tiles of ATTN_TILE. Within a tile: scores by the 16 lanes of linear.h;
- *         m their maximum, p = exp(s - m), l their sum by 16 lanes and halves, o = sum p v in key order. Tiles merge in
- *         key order: M' = max(M, m), both sides scaled by exp(. - M'), added. So a row's bits depend on its query and keys.
+ *         m their maximum, p = exp(s - m), l their sum by 16 lanes and halves, o = sum p v in key order, each step fused. Tiles
+ *         merge in key order: M' = max(M, m), O' = fma(O, exp(M - M'), o exp(m - M')), the sums of p likewise, unfused. So a row's bits depend on its query and keys.
  * Rounds  fp32 throughout, own exp (kernels/math_f32.h).
  * Source  online softmax: Milakov and Gimelshein 2018; output gate: Qwen3.5 attention (transformers). */
 #pragma once

@@ -102,7 +102,8 @@ CPU_INLINE void add_values(vn (*acc)[PV_WIDE_MAX], const float *const *p, const 
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
-            for (uint32_t i = 0; i < wide; i++) acc[r][i] = acc[r][i] + value[i] * p[r][j];
+            for (uint32_t i = 0; i < wide; i++)
+                acc[r][i] = vn_fma(value[i], vn_set(p[r][j]), acc[r][i]);
     }
 }
 
@@ -134,7 +135,7 @@ CPU_INLINE void tile_values(struct query *const *q, const float (*p)[ATTN_TILE],
 #pragma GCC unroll 8
             for (uint32_t i = 0; i < wide; i++) {
                 float *o = q[r]->acc + d0 + i * NATIVE;
-                vn_store(o, vn_load(o) * f[r].old + acc[r][i] * f[r].fresh);
+                vn_store(o, vn_fma(vn_load(o), vn_set(f[r].old), acc[r][i] * f[r].fresh));
             }
         }
     }

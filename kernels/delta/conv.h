@@ -4,7 +4,7 @@
  *   they are 0
  * Shapes  m, y [T, C] f32 (y is not m); w [CONV_TAPS, C] f32, the last tap is the row's own; state, per slot,
  *         [CONV_TAPS - 1, C] f32: the last inputs, oldest first.
- * Order   j ascending, product and sum rounded apart, from 0. fp32, own exp.
+ * Order   j ascending, each step fused, from 0. fp32, own exp.
  * conv_store moves the last CONV_TAPS - 1 inputs of state + run into the state: for the runs of a forward after conv has
  * read it, for a wound-back window with the rows it keeps.
  * Source  Qwen3.5 gated delta net (transformers): causal conv over q, k and v channels. */

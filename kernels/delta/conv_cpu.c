@@ -30,8 +30,8 @@ static void conv_row(const struct conv_args *a, const struct run *run, uint32_t 
         for (uint32_t j = 0; j < CONV_TAPS; j++) {
             if (!in[j]) continue;
             const float *tap = w + (uint64_t)j * a->channels + c;
-            sum = n == LANES ? sum + vf_load(tap) * vf_load(in[j] + c)
-                             : sum + vf_load_part(tap, n) * vf_load_part(in[j] + c, n);
+            sum = n == LANES ? vf_fma(vf_load(tap), vf_load(in[j] + c), sum)
+                             : vf_fma(vf_load_part(tap, n), vf_load_part(in[j] + c, n), sum);
         }
         if (n == LANES)
             vf_store(y + c, vf_silu(sum));

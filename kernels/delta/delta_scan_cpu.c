@@ -29,19 +29,19 @@ CPU_INLINE void step(float *const *s, const struct token *t, uint32_t key_dim, c
             if (i % PARTS == 0)
                 __builtin_prefetch(at + (uint64_t)AHEAD_BLOCKS * key_dim * LANES, 1, 2);
             vn row = vn_load(at);
-            mk[i] = mk[i] + row * t->k[k];
-            mq[i] = mq[i] + row * t->q[k];
+            mk[i] = vn_fma(row, vn_set(t->k[k]), mk[i]);
+            mq[i] = vn_fma(row, vn_set(t->q[k]), mq[i]);
         }
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < n * PARTS; i++) {
-        d[i] = (vn_load(t->v + i * NATIVE) - mk[i] * t->decay) * t->strength;
-        if (t->out) vn_store(t->out + i * NATIVE, mq[i] * t->decay + d[i] * t->qk);
+        d[i] = vn_fma(mk[i], vn_set(-t->decay), vn_load(t->v + i * NATIVE)) * t->strength;
+        if (t->out) vn_store(t->out + i * NATIVE, vn_fma(d[i], vn_set(t->qk), mq[i] * t->decay));
     }
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < n * PARTS; i++) {
             float *row = s[i / PARTS] + (uint64_t)k * LANES + i % PARTS * NATIVE;
-            vn_store(row, vn_load(row) * t->decay + d[i] * t->k[k]);
+            vn_store(row, vn_fma(d[i], vn_set(t->k[k]), vn_load(row) * t->decay));
         }
 }
 

@@ -55,7 +55,7 @@ CPU_INLINE void dot_step(vn (*acc)[PARTS], const float *x, uint64_t x_stride, co
             vn v = vn_load(x + r * x_stride + p * NATIVE);
 #pragma GCC unroll 8
             for (uint32_t c = 0; c < cols; c++)
-                acc[r * cols + c][p] = acc[r * cols + c][p] + v * weight[c];
+                acc[r * cols + c][p] = vn_fma(v, weight[c], acc[r * cols + c][p]);
         }
     }
 }

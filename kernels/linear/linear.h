@@ -3,7 +3,7 @@
  * One call multiplies the same rows by several weights (parts), so that a device sees one launch.
  * Shapes  x [T, K] f32; W [N, K] bf16, f16 or f32, read in place, or EXL3; y [T, N] f32. Any K and N; EXL3: multiples
  *         of 128. Parts of a call may differ in their form.
- * Order   CPU: 16 lanes, lane i sums x[i + 16 k] * W[i + 16 k] for ascending k, product and sum rounded apart; lanes add
+ * Order   CPU: 16 lanes, lane i sums x[i + 16 k] * W[i + 16 k] for ascending k, each step fused (rounded once); lanes add
  *         by halves (i + 8, i + 4, i + 2, i + 1); the old y last. It depends on K alone. EXL3: exl3_cpu.h has the rest.
  * Threads split the output columns, never K.
  * Cost    few rows: the bytes of W, or decoding it; many: 2 T N K flop. */

@@ -20,6 +20,7 @@ struct experts_args {
     devptr x, experts, weights, y;
     devptr scratch;             // experts_room bytes
     const struct expert *table; // [X], in host memory; stays as it is while the device lives
+    devptr dev_table;           // the same bytes on the device
     uint32_t rows;
     uint32_t dim, width, count, per_token; // D, I, X, P
 };

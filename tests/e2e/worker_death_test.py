@@ -13,9 +13,9 @@ ENDLESS = {**SHORT, "max_tokens": 3000}
 RESTARTS = 40 if SMALL else 500
 
 
-def begin_stream(s, text="Hi"):
+def begin_stream(s, text="Hi", **more):
     c = s.connect()
-    c.send_request("POST", CHAT, {**ENDLESS, "messages": [{"role": "user", "content": text}], "stream": True})
+    c.send_request("POST", CHAT, {**ENDLESS, "messages": [{"role": "user", "content": text}], "stream": True, **more})
     reader = EventReader(c)
     check(reader.next(), "no first event")
     return reader
@@ -26,33 +26,6 @@ def kill_worker(s, rank=0):
     pid = s.wait_worker(rank)["pid"]
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-@test
-def kill_9_of_the_worker_gives_clear_errors_and_the_worker_comes_back():
-    with Server("--streams=2") as s:
-        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
-        fds = fd_count(s.pid)
-        for _ in range(2 if SMALL else 4):
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                reader = begin_stream(s)
-                running = s.running_streams()
-                whole = pool.submit(s.post, CHAT, ENDLESS)
-                wait_for(lambda: s.running_streams() > running, "the whole request runs")
-                pid = kill_worker(s)
-                # The stream has begun: an error event is its end. The whole one gets a status.
-                last = reader.rest()[-1]
-                check_in("error", last, "last event")
-                check_eq(last["error"]["code"], "worker_lost", "code of the event")
-                r = whole.result()
-                check(r.status in (500, 503), f"{r.status} {r.body[:300]!r}")
-                check(r.json()["error"]["message"], "no message")
-            reader.c.close()
-            s.wait_worker(other_than_pid=pid)
-            check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash after the restart")
-            s.wait_idle()
-        wait_for(lambda: fd_count(s.pid) <= fds, "no descriptor is left over")
-        check(s.metric("railyard_worker_restarts_total") >= 2, "restarts are counted")
 
 
 @test
@@ -72,22 +45,6 @@ def a_request_that_comes_while_the_worker_is_away_waits_for_it():
         kill_worker(s)
         wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
         check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
-
-
-@test
-def case_08_a_stopped_worker_is_found_hung_and_replaced_and_its_waking_does_no_harm():
-    with Server("--worker.progress_s=1") as s:
-        wanted = s.chat(**SHORT)["choices"][0]["token_sha256"]
-        reader = begin_stream(s)
-        pid = s.worker()["pid"]
-        os.kill(pid, signal.SIGSTOP)
-        last = reader.rest()[-1]
-        check_eq(last["error"]["code"], "worker_lost", "code of the event")
-        if alive(pid):
-            os.kill(pid, signal.SIGCONT)
-        s.wait_worker(other_than_pid=pid)
-        check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
-        wait_for(lambda: not alive(pid), "the stopped worker is gone")
 
 
 @test
@@ -204,12 +161,15 @@ def hundreds_of_restarts_leave_no_stale_token_and_no_descriptor():
         for n in range(RESTARTS):
             w = FakeWorker(s, rate)
             wait_for(lambda w=w: (s.worker()["pid"], s.worker()["state"]) == (w.pid, "ready"), "this worker is the ready one")
-            # Every second one dies in the middle of a stream, so that frames of it are under way.
+            # Every second one dies in the middle of a stream, so that frames of it are under way; the next goes on with it.
             if n % 2:
-                reader = begin_stream(s, f"Question {n}")
+                reader = begin_stream(s, f"Question {n}", max_tokens=120)
                 w.kill()
-                check_eq(reader.rest()[-1]["error"]["code"], "worker_lost", "code of the event")
-                reader.c.close()
+                with FakeWorker(s, rate):
+                    resumed = hashes_of(reader.rest())
+                    reader.c.close()
+                    asked = s.chat(**{**SHORT, "messages": [{"role": "user", "content": f"Question {n}"}], "max_tokens": 120})
+                check_eq(resumed, [asked["choices"][0]["token_sha256"]], f"hash of the stream over restart {n}")
             else:
                 check_eq(s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"], wanted, f"hash at restart {n}")
             w.end()

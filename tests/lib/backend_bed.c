@@ -80,7 +80,7 @@ static void on_room(void *arg, struct backend *b) {
         bed.load_seen = i.status.load_fraction;
 }
 
-static void on_lost(void *arg, struct backend *b, const char *reason) {
+static void on_lost(void *arg, struct backend *b, const char *reason, bool planned) {
     uint32_t r = backend_rank(b);
     bed.lost[r]++;
     bed.at_lost[r] = backend_state(b);

@@ -2,6 +2,7 @@
  *
  *   fake_worker [--config FILE] [flags]
  *     --lobby=URL --rank=N --token=T --model=NAME --name=NAME      as railyard-worker's
+ *     --checkpoint=TEXT          of its fingerprint ("": the model's name)
  *     --streams=N --context=N    what its STATUS says (8, 4096)
  *     --reply="ID ID ..."        every reply is these ids; empty: a function of the prompt and the index, never a stop id
  *     --script=FILE              the n-th SUBMIT follows the n-th line; behind the last, --reply. Lines:
@@ -48,7 +49,7 @@
 #include <unistd.h>
 
 struct values {
-    char *lobby, *token, *model, *name, *reply, *script, *garbage, *versions;
+    char *lobby, *token, *model, *name, *checkpoint, *reply, *script, *garbage, *versions;
     int64_t rank, streams, context, per_round, fill_rounds, load_ms, die_after, exit;
     double rate;
     bool silent, mute, once, leash;
@@ -60,6 +61,7 @@ static const struct setting table[] = {
     {"token", SETTING_STRING, AT(token), NULL, 0, 0, NULL, NULL, "of the router that started it"},
     {"model", SETTING_STRING, AT(model), "demo", 0, 0, NULL, NULL, "model name of HELLO"},
     {"name", SETTING_STRING, AT(name), "fake", 0, 0, NULL, NULL, "name of HELLO"},
+    {"checkpoint", SETTING_STRING, AT(checkpoint), NULL, 0, 0, NULL, NULL, "of the fingerprint"},
     {"reply", SETTING_STRING, AT(reply), NULL, 0, 0, NULL, NULL, "ids of every reply"},
     {"script", SETTING_STRING, AT(script), NULL, 0, 0, NULL, NULL, "a line for each SUBMIT"},
     {"garbage", SETTING_CHOICE, AT(garbage), "none", 0, 0,
@@ -117,6 +119,11 @@ static bool has(const struct ids *l, uint32_t id) {
     return false;
 }
 
+static struct frame_fingerprint fingerprint_of(const struct fake *w) {
+    const char *checkpoint = w->v.checkpoint[0] ? w->v.checkpoint : w->v.model;
+    return (struct frame_fingerprint){version_string(), checkpoint, "fake", "none", "none"};
+}
+
 static void copy_ids(struct ids *ret, struct frame_ids from) {
     ret->len = 0;
     for (uint32_t i = 0; i < from.count; i++) ids_add(ret, frame_id_at(&from, i));
@@ -143,29 +150,28 @@ static bool ready(const struct fake *w) {
 static void send_status(struct fake *w) {
     bool room = ready(w) && !w->draining;
     uint32_t streams = (uint32_t)w->v.streams;
-    struct frame f = {
-        .type = FRAME_STATUS,
-        .status = {.state = !ready(w)      ? FRAME_STATE_LOADING
-                            : !w->draining ? FRAME_STATE_READY
-                            : w->count     ? FRAME_STATE_DRAINING
-                                           : FRAME_STATE_DRAINED,
-                   .reason = "",
-                   .load_fraction = loaded(w),
-                   .progress = w->progress,
-                   .streams_running = w->count,
-                   .streams_max = streams,
-                   .room = room && streams > w->count ? streams - w->count : 0,
-                   .context_max = (uint32_t)w->v.context,
-                   .vocab_size = w->size,
-                   .kv_blocks_used = w->count,
-                   .kv_blocks_total = streams,
-                   .kv_block_tokens = (uint32_t)w->v.context,
-                   .fill_tokens_per_s = 1e5,
-                   .round_ms = 0.1,
-                   .rounds = w->rounds,
-                   .tokens = w->tokens,
-                   .prompt_tokens = w->prompt_tokens,
-                   .fingerprint = {version_string(), w->v.model, "fake", "none", "none"}}};
+    struct frame f = {.type = FRAME_STATUS,
+                      .status = {.state = !ready(w)      ? FRAME_STATE_LOADING
+                                          : !w->draining ? FRAME_STATE_READY
+                                          : w->count     ? FRAME_STATE_DRAINING
+                                                         : FRAME_STATE_DRAINED,
+                                 .reason = "",
+                                 .load_fraction = loaded(w),
+                                 .progress = w->progress,
+                                 .streams_running = w->count,
+                                 .streams_max = streams,
+                                 .room = room && streams > w->count ? streams - w->count : 0,
+                                 .context_max = (uint32_t)w->v.context,
+                                 .vocab_size = w->size,
+                                 .kv_blocks_used = w->count,
+                                 .kv_blocks_total = streams,
+                                 .kv_block_tokens = (uint32_t)w->v.context,
+                                 .fill_tokens_per_s = 1e5,
+                                 .round_ms = 0.1,
+                                 .rounds = w->rounds,
+                                 .tokens = w->tokens,
+                                 .prompt_tokens = w->prompt_tokens,
+                                 .fingerprint = fingerprint_of(w)}};
     w->last_status_ms = mono_ms();
     send_frame(w, &f);
 }
@@ -502,7 +508,7 @@ static int join(struct fake *w) {
         .gpu_name = "",
         .gpu_uuid = "",
         .gpu_pci = "",
-        .fingerprint = {version_string(), w->v.model, "fake", "none", "none"},
+        .fingerprint = fingerprint_of(w),
     };
     sscanf(w->v.versions, "%u-%u", &hello.version_min, &hello.version_max);
     struct wire_config c = {w->v.lobby, &hello, w->signals};

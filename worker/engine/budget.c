@@ -2,6 +2,7 @@
 #include "worker/engine/budget.h"
 #include "common/err.h"
 #include "common/num.h"
+#include "common/strbuf.h"
 #include "kernels/ops.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/engine.h"
@@ -9,6 +10,7 @@
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +18,11 @@ enum {
     CHUNK_DEFAULT = 64,       // rows of one stream: the products are compute-bound from about 16
     ROUND_ROWS_DEFAULT = 128, // what two filling streams need
     STREAMS_DEFAULT = 16,
+    CHUNK_GPU = 256, // a launch costs as much for one row
+    ROUND_ROWS_GPU = 512,
     HEAD_ROWS_MAX = 32,
+    CONTEXT_UNASKED =
+        8192, // what must fit with the embedding on the card when no context was asked for
 };
 static const double memory_fraction_default = 0.5; // the CPU's memory is others' too
 
@@ -36,8 +42,15 @@ static int check_config(const struct engine_config *c, uint32_t max_position, st
     return ST_OK;
 }
 
-static int kv_dtype(enum dtype *ret, const char *kv, struct err *e) {
-    if (!kv || !strcmp(kv, "auto") || !strcmp(kv, "f32"))
+// Memory of its own, that is: the weights are moved there, and nobody else uses it.
+static bool own_memory(const struct model *m) {
+    return m->ops->host_alloc != NULL;
+}
+
+static int kv_dtype(enum dtype *ret, const struct model *m, const char *kv, struct err *e) {
+    if (!kv || !strcmp(kv, "auto"))
+        *ret = own_memory(m) ? DTYPE_BF16 : DTYPE_F32;
+    else if (!strcmp(kv, "f32"))
         *ret = DTYPE_F32;
     else if (!strcmp(kv, "bf16"))
         *ret = DTYPE_BF16;
@@ -64,66 +77,169 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
     r->runs_max = streams;
 }
 
-static uint64_t measure(struct budget *b, struct model *m, struct round *r, uint32_t streams,
-                        uint32_t context, uint32_t pages) {
+static uint64_t carved(struct model *m, struct round *r) {
     struct carve c = {0};
-    set_limits(b, m, r, streams, context, pages);
     model_carve(m, &c, r);
     return carve_bytes(&c);
 }
 
-static int too_small(const struct model *m, uint64_t need, uint64_t room, uint64_t fixed,
-                     struct err *e) {
-    uint64_t page = model_kv_page_bytes(m);
-    uint64_t pages = room > fixed && page ? (room - fixed) / page : 0;
-    return err_set(e, ST_NOMEM,
-                   "memory: one stream of this context needs %.3f GiB beside the weights, %.3f GiB "
-                   "may be used; the largest context that would fit is %llu",
-                   (double)need / (1 << 30), (double)room / (1 << 30),
-                   (unsigned long long)pages * KV_PAGE_TOKENS);
+static uint64_t measure(struct budget *b, struct model *m, struct round *r, uint32_t streams,
+                        uint32_t context, uint32_t pages) {
+    set_limits(b, m, r, streams, context, pages);
+    uint64_t bytes = carved(m, r); // lays out the weights, which the operations' needs follow from
+    return model_measure_work(m) ? carved(m, r) : bytes;
+}
+
+static uint32_t pages_of(uint32_t context) {
+    return ceil_div_u32(context, KV_PAGE_TOKENS);
+}
+
+// One stream of a context, or the asked count of streams that share its pages.
+static uint64_t measure_one(struct budget *b, struct model *m, struct round *r, uint32_t streams,
+                            uint32_t context) {
+    return measure(b, m, r, streams ? streams : 1, context, pages_of(context));
+}
+
+struct ask {
+    struct budget *b;
+    struct model *m;
+    struct round *r;
+    const struct engine_config *c;
+    uint64_t room;
+};
+
+// The largest context of one stream; 0: none.
+static uint32_t largest_context(const struct ask *a) {
+    uint32_t low = 0, high = pages_of(a->m->cfg->max_position);
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        if (measure_one(a->b, a->m, a->r, 1, mid * KV_PAGE_TOKENS) <= a->room)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return min_u32(low * KV_PAGE_TOKENS, a->m->cfg->max_position);
+}
+
+static double gib(uint64_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+// With the rows of the embedding as they are placed now.
+static void add_refusal(const struct ask *a, struct strbuf *out, uint32_t context,
+                        const char *where) {
+    uint64_t need = measure_one(a->b, a->m, a->r, a->c->streams_max, context);
+    uint32_t largest = largest_context(a);
+    strbuf_printf(out, "%s%sit needs %.3f GiB, and the largest context that would fit is %u",
+                  out->len ? "; " : "", where, gib(need), largest);
+}
+
+static int refuse(const struct ask *a, uint32_t context, struct err *e) {
+    struct strbuf ways = {0};
+    bool may_map = own_memory(a->m) && !a->m->ops->unified && !model_tied(a->m);
+    enum embedding_mode mode = EMBEDDING_AUTO;
+    placement_mode(&mode, a->c->embedding, NULL);
+    if (mode != EMBEDDING_HOST) {
+        weights_map_embedding(&a->m->w, false);
+        add_refusal(a, &ways, context, own_memory(a->m) ? "with the embedding on the card " : "");
+    }
+    if (may_map && mode != EMBEDDING_CARD) {
+        weights_map_embedding(&a->m->w, true);
+        add_refusal(a, &ways, context, "with the embedding in host memory ");
+    }
+    err_set(e, ST_NOMEM, "memory: %.3f GiB left for %u %s of %u tokens: %s", gib(a->room),
+            a->c->streams_max ? a->c->streams_max : 1,
+            a->c->streams_max > 1 ? "streams, with the keys of one," : "stream", context,
+            strbuf_str(&ways));
+    strbuf_fini(&ways);
+    return ST_NOMEM;
 }
 
 // Streams: as asked, or as many as have room for their states beside one whole context.
-static uint32_t fit_streams(struct budget *b, struct model *m, struct round *r, uint32_t wanted,
-                            uint32_t context, uint64_t room) {
-    if (wanted) return wanted;
-    uint32_t streams = STREAMS_DEFAULT, one = ceil_div_u32(context, KV_PAGE_TOKENS);
-    while (streams > 1 && measure(b, m, r, streams, context, one) > room) streams /= 2;
+static uint32_t fit_streams(const struct ask *a, uint32_t context) {
+    if (a->c->streams_max) return a->c->streams_max;
+    uint32_t streams = STREAMS_DEFAULT;
+    while (streams > 1 && measure(a->b, a->m, a->r, streams, context, pages_of(context)) > a->room)
+        streams /= 2;
     return streams;
 }
 
-static int fit(struct budget *b, struct model *m, struct round *r, const struct engine_config *c,
-               uint64_t room, struct err *e) {
-    uint32_t context = c->context_max ? c->context_max : m->cfg->max_position;
-    uint32_t streams = fit_streams(b, m, r, c->streams_max, context, room);
-    uint64_t page = model_kv_page_bytes(m), fixed = measure(b, m, r, streams, context, 0);
-    uint32_t one = ceil_div_u32(context, KV_PAGE_TOKENS);
+// As many pages as have room, up to a whole context for every stream.
+static int fit(const struct ask *a, struct err *e) {
+    uint32_t context = a->c->context_max ? a->c->context_max : a->m->cfg->max_position;
+    uint32_t streams = fit_streams(a, context);
+    uint64_t page = model_kv_page_bytes(a->m);
+    // No pages take the least there is; page sizes are multiples of it.
+    uint64_t fixed = measure(a->b, a->m, a->r, streams, context, 0) - CARVE_ALIGN;
+    assert(page % CARVE_ALIGN == 0);
+    uint32_t one = pages_of(context);
     uint64_t pages = (uint64_t)one * streams;
-    if (page) pages = min_u64(pages, room > fixed ? (room - fixed) / page : 0);
-    if (pages < one && !c->context_max) {
+    if (page) pages = min_u64(pages, a->room > fixed ? (a->room - fixed) / page : 0);
+    if (pages < one && !a->c->context_max) {
         one = (uint32_t)pages;
         context = min_u32(context, one * KV_PAGE_TOKENS);
     }
-    if (pages < one || one == 0 || fixed > room)
-        return too_small(m, fixed + (one ? one : 1) * page, room, fixed, e);
-    set_limits(b, m, r, streams, context, (uint32_t)min_u64(pages, UINT32_MAX / 2));
+    if (pages < one || one == 0 || fixed > a->room) return refuse(a, context, e);
+    set_limits(a->b, a->m, a->r, streams, context, (uint32_t)min_u64(pages, UINT32_MAX / 2));
+    model_measure_work(a->m);
     return ST_OK;
 }
 
+// Where the rows of the embedding go. An unasked context gets as long as the memory allows, so the rule takes a modest one.
+static int place(const struct ask *a, struct err *e) {
+    enum embedding_mode mode = EMBEDDING_AUTO;
+    int st = placement_mode(&mode, a->c->embedding, e);
+    if (st || !own_memory(a->m)) return st;
+    uint32_t context =
+        a->c->context_max ? a->c->context_max : min_u32(a->m->cfg->max_position, CONTEXT_UNASKED);
+    struct placement_ask ask = {
+        .mode = mode, .unified = a->m->ops->unified, .tied = model_tied(a->m), .room = a->room};
+    weights_map_embedding(&a->m->w, false);
+    ask.need_card = measure_one(a->b, a->m, a->r, a->c->streams_max, context);
+    if (!ask.tied) {
+        weights_map_embedding(&a->m->w, true);
+        ask.need_host = measure_one(a->b, a->m, a->r, a->c->streams_max, context);
+    }
+    st = placement_choose(&a->b->place, &ask, e);
+    if (st == ST_NOMEM) return refuse(a, context, e);
+    if (st) return st;
+    weights_map_embedding(&a->m->w, a->b->place.host);
+    a->b->need =
+        align_up_u64(a->b->place.host ? ask.need_host : ask.need_card, a->m->ops->alloc_step);
+    return ST_OK;
+}
+
+// What may be used of what is free. The CPU's weights stay in the checkpoint's mapping and are counted apart.
+static uint64_t room_of(const struct model *m, const struct engine_config *c, uint64_t less) {
+    double fraction = c->memory_fraction > 0 ? c->memory_fraction
+                      : own_memory(m)        ? 1
+                                             : memory_fraction_default;
+    uint64_t left = m->ops->free_bytes(m->ops->ctx);
+    if (!own_memory(m)) left = left > m->w.bytes ? left - m->w.bytes : 0;
+    left = fraction < 1 ? (uint64_t)((double)left * fraction) : left;
+    left = left > less ? left - less : 0;
+    return left / m->ops->alloc_step * m->ops->alloc_step;
+}
+
 int budget_make(struct budget *ret, struct model *m, struct round *r,
-                const struct engine_config *config, struct err *e) {
-    struct budget b = {.chunk_tokens = config->chunk_tokens ? config->chunk_tokens : CHUNK_DEFAULT};
-    b.round_rows_max = config->round_rows_max ? config->round_rows_max
-                                              : max_u32(ROUND_ROWS_DEFAULT, b.chunk_tokens);
+                const struct engine_config *config, uint64_t less, struct err *e) {
+    struct budget b = {.chunk_tokens = config->chunk_tokens ? config->chunk_tokens
+                                       : own_memory(m)      ? CHUNK_GPU
+                                                            : CHUNK_DEFAULT};
+    b.round_rows_max =
+        config->round_rows_max
+            ? config->round_rows_max
+            : max_u32(own_memory(m) ? ROUND_ROWS_GPU : ROUND_ROWS_DEFAULT, b.chunk_tokens);
     int st = check_config(config, m->cfg->max_position, e);
-    if (!st) st = kv_dtype(&m->lim.kv_dtype, config->kv, e);
+    if (!st) st = kv_dtype(&m->lim.kv_dtype, m, config->kv, e);
     if (st) return st;
     measure(&b, m, r, 1, KV_PAGE_TOKENS, 1); // for the weights' bytes
-    double fraction =
-        config->memory_fraction > 0 ? config->memory_fraction : memory_fraction_default;
-    uint64_t left = m->ops->free_bytes(m->ops->ctx);
-    left = left > m->w.bytes ? left - m->w.bytes : 0;
-    st = fit(&b, m, r, config, (uint64_t)((double)left * fraction), e);
+    b.room = room_of(m, config, less);
+    if (!b.room) st = m->ops->sync(m->ops->ctx, e); // a device that has failed has no room either
+    if (st) return st;
+    struct ask a = {&b, m, r, config, b.room};
+    st = place(&a, e);
+    if (!st) st = fit(&a, e);
     if (st) return st;
     b.round_rows_max = m->lim.rows_max;
     *ret = b;

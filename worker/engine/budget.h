@@ -1,7 +1,9 @@
-/* budget: how many streams of which context the memory holds. Measures the device arena with the code that carves it.
- * Start-up only, engine thread. */
+/* budget: how many streams of which context the memory holds, and where the rows of the embedding go. Measures the device
+ * arena with the code that carves it. Start-up only, engine thread. */
 #pragma once
 #include <stdint.h>
+
+#include "worker/engine/placement.h"
 
 struct engine_config;
 struct err;
@@ -10,10 +12,13 @@ struct round;
 
 struct budget {
     uint32_t context_max, streams_max, chunk_tokens, round_rows_max;
-    uint32_t pages; // KV pages in all
+    uint32_t pages;         // KV pages in all
+    struct placement place; // of the embedding's rows
+    uint64_t room, need; // of the device: what may be used; what one stream of the context asks for
 };
 
-// Checks the settings, fills *ret and m->lim and sizes the round. ST_INVAL names a setting; ST_NOMEM says what was
-// needed, what is left and the largest context that would fit.
+// Checks the settings, fills *ret and m->lim and sizes the round. less: bytes to leave of what the device says is free,
+// because it would not give as much. ST_INVAL names a setting; ST_NOMEM says what was needed, what is left, and the
+// largest context that would fit.
 int budget_make(struct budget *ret, struct model *m, struct round *r,
-                const struct engine_config *config, struct err *e);
+                const struct engine_config *config, uint64_t less, struct err *e);

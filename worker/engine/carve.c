@@ -26,11 +26,11 @@ uint64_t carve_mark(const struct carve *c) {
     return c->used;
 }
 
-void carve_back(struct carve *c, uint64_t mark) {
-    c->used = mark;
+void carve_rewind(struct carve *c, uint64_t mark) {
+    c->used = c->disjoint ? c->high : mark;
 }
 
-void carve_join(struct carve *c) {
+void carve_past(struct carve *c) {
     c->used = c->high;
 }
 

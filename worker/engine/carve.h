@@ -1,6 +1,7 @@
 /* carve: the device arena, laid out twice by the same code: against base 0 to learn its size (measure pass), then against
  * the real block. Everything in it belongs to a named region, for the start-up report. Pure, any thread. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/types.h"
@@ -13,7 +14,8 @@ struct carve_region {
 };
 
 struct carve {
-    devptr base; // 0: measuring
+    devptr base;   // 0: measuring
+    bool disjoint; // parts lie behind one another instead: for comparison
     uint64_t used,
         high; // of the block; high: the end of the longest of the parts that lie over one another
     struct carve_region regions[CARVE_REGIONS_MAX];
@@ -22,8 +24,8 @@ struct carve {
 
 void carve_begin(struct carve *c, const char *name); // what follows belongs to this region
 devptr carve_take(struct carve *c, uint64_t bytes);  // aligned; 0 bytes give a valid address too
-// Parts that never live together: mark, take the first, back to the mark, take the second, .. , join.
+// Parts that never live together: mark, take the first, rewind to the mark, take the second, .. , past: behind the longest.
 uint64_t carve_mark(const struct carve *c);
-void carve_back(struct carve *c, uint64_t mark);
-void carve_join(struct carve *c);
+void carve_rewind(struct carve *c, uint64_t mark);
+void carve_past(struct carve *c);
 uint64_t carve_bytes(const struct carve *c); // of the whole block

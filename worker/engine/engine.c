@@ -7,21 +7,10 @@
 #include "kernels/cpu_pool.h"
 #include "worker/engine/engine_impl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int open_device(struct engine *eng, const struct engine_config *config, struct err *e) {
-    const char *backend = config->backend ? config->backend : "auto";
-    if (!strcmp(backend, "cuda"))
-        return err_set(e, ST_UNSUPPORTED,
-                       "backend: wanted auto or cpu in this build, found 'cuda'");
-    if (strcmp(backend, "auto") && strcmp(backend, "cpu"))
-        return err_set(e, ST_INVAL, "backend: wanted auto, cpu or cuda, found '%s'", backend);
-    int st = cpu_pool_new(&eng->pool, config->threads, e);
-    if (!st) st = ops_cpu_open(&eng->ops, eng->pool, NULL, e);
-    return st;
-}
 
 // The device arena: measured by budget_make, now carved for real.
 static int carve_block(struct engine *eng, struct err *e) {
@@ -32,6 +21,7 @@ static int carve_block(struct engine *eng, struct err *e) {
     if (st) return st;
     c = (struct carve){.base = eng->block};
     model_carve(&eng->model, &c, &eng->round);
+    assert(carve_bytes(&c) == eng->block_bytes);
     for (uint32_t i = 0; i < c.regions_count; i++)
         eng->regions[i] = (struct engine_region){c.regions[i].name, c.regions[i].bytes};
     eng->info.regions = eng->regions;
@@ -39,9 +29,55 @@ static int carve_block(struct engine *eng, struct err *e) {
     return ST_OK;
 }
 
+static void free_host_rows(struct engine *eng) {
+    if (eng->host_rows) eng->ops.host_free(eng->ops.ctx, eng->host_rows);
+    eng->host_rows = NULL;
+}
+
+// Pinned memory may cost the card some of its own, so it is taken first and the room asked again.
+static int take_host_rows(struct engine *eng, const struct engine_config *config, uint64_t less,
+                          struct err *e) {
+    int st = eng->ops.host_alloc(eng->ops.ctx, weights_embedding_bytes(eng->ckpt),
+                                 "pinned memory of the embedding", &eng->host_rows,
+                                 &eng->mapped_rows, e);
+    if (!st) st = budget_make(&eng->budget, &eng->model, &eng->round, config, less, e);
+    return st;
+}
+
+/* The arena, as large as the device gives: what it says is free may be more than it has in one piece. */
+static int take_memory(struct engine *eng, const struct engine_config *config, struct err *e) {
+    uint64_t less = 0, step = eng->ops.alloc_step;
+    for (;;) {
+        int st = budget_make(&eng->budget, &eng->model, &eng->round, config, less, e);
+        if (!st && eng->budget.place.host && !eng->host_rows)
+            st = take_host_rows(eng, config, less, e);
+        if (st) return st;
+        if (!eng->budget.place.host) free_host_rows(eng);
+        round_fini(&eng->round);
+        round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
+        st = carve_block(eng, e);
+        if (st != ST_NOMEM || !eng->ops.host_alloc) return st;
+        // Ever larger steps down to what is needed, so that it is tried itself; behind it other rules hold, from small steps.
+        uint64_t spare = eng->budget.room - eng->budget.need;
+        less += spare ? min_u64(step, spare) : eng->ops.alloc_step;
+        step = spare ? 2 * step : eng->ops.alloc_step;
+    }
+}
+
+// What the operations use, and, for tests, NaN wherever something must be written before it is read.
+static void prepare_block(struct engine *eng, const struct engine_config *config) {
+    const uint32_t nan_bits = 0x7fc00000u;
+    const struct ops *o = &eng->ops;
+    if (config->spoil_dead) o->fill(o->ctx, eng->block, nan_bits, eng->block_bytes);
+    if (o->work_give)
+        o->work_give(o->ctx, eng->model.work_scratch, eng->model.work_counters, eng->model.work);
+}
+
 static int load_weights(struct engine *eng, const struct engine_config *config, struct err *e) {
     struct weights_load load = {.on_load = config->on_load,
                                 .arg = config->on_load_arg,
+                                .embed_rows = eng->host_rows,
+                                .embed_mapped = eng->mapped_rows,
                                 .rope_freq = eng->model.freq,
                                 .rope_pairs = eng->model.rope.pairs};
     return weights_fill(&eng->model.w, eng->ckpt, &eng->ops, &load, e);
@@ -90,6 +126,24 @@ static void fill_experts(struct engine *eng) {
                  "; %u layers have both forms, packed taken", c->both_layers);
 }
 
+static void fill_memory(struct engine *eng) {
+    struct engine_info *info = &eng->info;
+    const struct ops *o = &eng->ops;
+    uint32_t one = ceil_div_u32(info->context_max, KV_PAGE_TOKENS);
+    info->streams_whole = min_u32(info->streams_max, info->kv_blocks_total / one);
+    info->embedding_bytes = weights_embedding_bytes(eng->ckpt);
+    if (!o->host_alloc) {
+        snprintf(eng->embedding_rule, sizeof eng->embedding_rule, "in the checkpoint's mapping");
+    } else {
+        bool host = eng->budget.place.host;
+        snprintf(eng->embedding_rule, sizeof eng->embedding_rule, "%s: %s",
+                 host ? "in pinned host memory" : "on the card", eng->budget.place.why);
+        info->pinned_bytes = o->pinned_bytes + (host ? info->embedding_bytes : 0);
+        info->device_free_bytes = o->free_bytes(o->ctx);
+    }
+    info->embedding_rule = eng->embedding_rule;
+}
+
 static void fill_info(struct engine *eng) {
     const struct model *m = &eng->model;
     struct engine_info *info = &eng->info;
@@ -119,22 +173,28 @@ static void fill_info(struct engine *eng) {
     info->rope_rule = m->rope.text;
     info->threads = cpu_pool_threads(eng->pool);
     info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+    fill_memory(eng);
 }
 
 static int start(struct engine *eng, const struct engine_config *config, struct err *e) {
-    int st = open_device(eng, config, e);
-    if (!st) st = checkpoint_open(&eng->ckpt, config->model_dir, e);
-    if (!st) st = model_init(&eng->model, &eng->ops, eng->ckpt, e);
-    if (!st) st = budget_make(&eng->budget, &eng->model, &eng->round, config, e);
+    int st = backend_open(&eng->backend, config, e);
     if (st) return st;
-    round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
-    st = carve_block(eng, e);
-    if (!st) st = load_weights(eng, config, e);
+    eng->ops = eng->backend.ops;
+    eng->pool = eng->backend.pool;
+    st = checkpoint_open(&eng->ckpt, config->model_dir, e);
+    if (!st) st = model_init(&eng->model, &eng->ops, eng->ckpt, e);
+    if (st) return st;
+    eng->model.scratch_disjoint = config->scratch_disjoint;
+    eng->model.spoil_dead = config->spoil_dead;
+    st = take_memory(eng, config, e);
+    if (st) return st;
+    prepare_block(eng, config);
+    st = load_weights(eng, config, e);
     if (!st) st = kvpool_new(&eng->kv, eng->budget.pages, e);
     if (st) return st;
     make_host(eng);
     fill_info(eng);
-    return ST_OK;
+    return eng->ops.sync(eng->ops.ctx, e);
 }
 
 int engine_new(struct engine **ret, const struct engine_config *config, struct err *e) {
@@ -179,9 +239,9 @@ void engine_free(struct engine *eng) {
     round_fini(&eng->round);
     model_fini(&eng->model);
     if (eng->block) eng->ops.free(eng->ops.ctx, eng->block, eng->block_bytes);
+    free_host_rows(eng);
     checkpoint_close(eng->ckpt);
-    ops_close(&eng->ops);
-    cpu_pool_free(eng->pool);
+    backend_close(&eng->backend);
     free(eng);
 }
 

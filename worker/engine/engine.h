@@ -13,15 +13,19 @@
 
 #include "kernels/sample/sample.h"
 
+struct cuda_driver;
 struct err;
+struct ops;
 struct engine; // defined in engine.c
 
 struct engine_config {
     const char *model_dir;
-    const char *backend;  // "auto", "cpu" or "cuda"
-    uint32_t context_max; // ids of one stream; 0: what the checkpoint allows and memory holds
-    uint32_t streams_max; // 0: chosen from the memory
-    uint32_t threads;     // of the CPU backend; 0: one per CPU this process may use
+    const char *backend;   // "auto" (a GPU where there is one), "cpu" or "cuda"
+    uint32_t device;       // the GPU's number among those the driver shows
+    const char *embedding; // "auto", "card" or "host": placement.h
+    uint32_t context_max;  // ids of one stream; 0: what the checkpoint allows and memory holds
+    uint32_t streams_max;  // 0: chosen from the memory
+    uint32_t threads;      // of the CPU backend; 0: one per CPU this process may use
     uint32_t
         chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
     uint32_t round_rows_max; // rows of one forward; 0: default
@@ -29,6 +33,13 @@ struct engine_config {
     const char *kv;          // "auto", "f32", "bf16" ("fp8" on CUDA)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
+    bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
+    bool spoil_dead;       // debug: dead rows and fresh memory are NaN
+    // For tests: the driver to use instead of the machine's; and a look at the table before it is used, which may lack
+    // operations then.
+    const struct cuda_driver *driver;
+    void (*on_ops)(void *arg, struct ops *o);
+    void *on_ops_arg;
     // Planted faults for the tests that prove the equality suites can fail; 0: none.
     uint32_t fault;
 };
@@ -71,6 +82,11 @@ struct engine_info {
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
     uint32_t regions_count;
+    const char *embedding_rule; // where the rows of the embedding are and why
+    uint64_t embedding_bytes;   // of those rows
+    uint64_t pinned_bytes; // of the host: staging and what the card reads in place; 0 on the CPU
+    uint64_t device_free_bytes; // left on the card behind the arena; 0 on the CPU
+    uint32_t streams_whole;     // streams of the longest context that fit at once
 };
 
 struct engine_thought { // a bound on the thought that the prompt ends in
@@ -86,7 +102,7 @@ struct engine_request { // everything is copied by engine_submit
     uint32_t given_count;
     struct sample_params sampling; // checked by engine_submit
     uint32_t
-        max_tokens; // in all, given ones counted; > given_count. Cut to what the context leaves
+        max_tokens; // in all, given ones counted; >= given_count. Cut to what the context leaves
     uint32_t min_tokens; // stop ids have no effect before
     const uint32_t *stop_ids;
     uint32_t stop_count;
@@ -119,8 +135,8 @@ int engine_submit(struct engine *eng, const struct engine_request *r, uint64_t *
 // The stream leaves before the next step; it has no further event. False: no such stream (it has ended).
 bool engine_cancel(struct engine *eng, uint64_t handle);
 
-// given ids that already hold the one that ends the reply make a stream that is filled and then ends without a draw; one
-// that ends it earlier than its last given id is ST_INVAL.
+// given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
+// stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
 enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
 
 struct engine_event { // one stream's share of a round

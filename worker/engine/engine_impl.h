@@ -1,6 +1,7 @@
 /* engine_impl: the parts of struct engine, shared by the files that make it up (engine.c, step.c, state.c). */
 #pragma once
 #include "kernels/ops.h"
+#include "worker/engine/backend.h"
 #include "worker/engine/budget.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/checkpoint.h"
@@ -17,12 +18,15 @@ struct pick_group { // neighbouring picks of one stream, in one piece of the hea
 
 struct engine {
     struct checkpoint *ckpt;
+    struct backend backend;
+    struct ops ops; // the backend's
     struct cpu_pool *pool;
-    struct ops ops;
     struct model model;
     struct budget budget;
     devptr block; // the arena
     uint64_t block_bytes;
+    void *host_rows;    // of the embedding, pinned; NULL: they are in the arena
+    devptr mapped_rows; // where the device sees them
     struct kvpool *kv;
     struct round round;
     struct sched sched;
@@ -43,7 +47,7 @@ struct engine {
 
     struct engine_info info;
     struct engine_region regions[CARVE_REGIONS_MAX];
-    char digest[CHECKPOINT_DIGEST_HEX_BYTES], kv_rule[100], experts_rule[160];
+    char digest[CHECKPOINT_DIGEST_HEX_BYTES], kv_rule[100], experts_rule[160], embedding_rule[120];
 };
 
 // Slot and pages for a checked request; the stream is open and at row 0. ST_FULL, ST_INVAL.

@@ -99,11 +99,13 @@ static void carve_scratch(struct model *m, struct carve *c) {
     m->x = carve_take(c, t * m->cfg->hidden * F32);
     m->angles = carve_take(c, t * 2 * m->rope.pairs * F32);
     uint64_t mark = carve_mark(c);
+    c->disjoint = m->scratch_disjoint;
+    m->shared = c->base + mark;
     m->attn.qg = carve_take(c, t * m->q_width * 2 * F32);
     m->attn.k = carve_take(c, t * m->kv_width * F32);
     m->attn.v = carve_take(c, t * m->kv_width * F32);
     m->attn.o = carve_take(c, t * m->q_width * F32);
-    carve_back(c, mark);
+    carve_rewind(c, mark);
     m->delta.m = carve_take(c, t * m->channels * F32);
     m->delta.qkv = carve_take(c, t * m->channels * F32);
     m->delta.z = carve_take(c, t * m->value_width * F32);
@@ -111,10 +113,11 @@ static void carve_scratch(struct model *m, struct carve *c) {
     m->delta.a = carve_take(c, t * nv * F32);
     m->delta.b = carve_take(c, t * nv * F32);
     m->delta.gates = carve_take(c, t * 2 * nv * F32);
-    carve_back(c, mark);
+    carve_rewind(c, mark);
     m->mlp.gate = carve_take(c, t * mlp_width(m) * F32);
     m->mlp.up = carve_take(c, t * mlp_width(m) * F32);
-    carve_join(c);
+    carve_past(c);
+    m->shared_bytes = carve_mark(c) - mark;
 }
 
 static struct experts_args experts_args(const struct model *m, uint32_t rows) {
@@ -130,6 +133,8 @@ static void carve_experts(struct model *m, struct carve *c) {
     uint64_t t = m->lim.rows_max, e = m->cfg->experts, k = m->cfg->experts_per_token;
     struct experts_args args = experts_args(m, m->lim.rows_max);
     carve_begin(c, "expert scratch");
+    uint64_t mark = carve_mark(c);
+    m->moe.first = c->base + mark;
     m->moe.logits = carve_take(c, t * e * F32);
     m->moe.gate = carve_take(c, t * F32);
     m->moe.picks = carve_take(c, t * k * sizeof(uint32_t));
@@ -137,6 +142,7 @@ static void carve_experts(struct model *m, struct carve *c) {
     m->moe.routed = carve_take(c, t * m->cfg->hidden * F32);
     m->moe.shared = carve_take(c, t * m->cfg->hidden * F32);
     m->moe.scratch = carve_take(c, m->ops->experts_room(m->ops->ctx, &args));
+    m->moe.bytes = carve_mark(c) - mark;
 }
 
 static void carve_record(struct model *m, struct carve *c) {
@@ -161,6 +167,12 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
     carve_record(m, c);
+    if (m->work.scratch_bytes + m->work.counter_bytes) {
+        carve_begin(c, "operations' scratch");
+        m->work_scratch = carve_take(c, m->work.scratch_bytes);
+        carve_begin(c, "split-K counters");
+        m->work_counters = carve_take(c, m->work.counter_bytes);
+    }
     carve_begin(c, "stream states");
     m->state = carve_take(c, m->lim.slots * m->slot_bytes);
     carve_begin(c, "kv blocks");
@@ -366,6 +378,7 @@ static void routed_experts(struct model *m, const struct moe_weights *w, uint32_
     args.y = m->moe.routed;
     args.scratch = m->moe.scratch;
     args.table = w->experts;
+    args.dev_table = w->dev_experts;
     m->ops->experts(m->ops->ctx, &args);
 }
 
@@ -393,6 +406,15 @@ static void moe_mlp(struct model *m, const struct layer_weights *l, uint32_t row
                                                               .dim = m->cfg->hidden});
 }
 
+// What the mixer or the MLP leaves behind is dead. Reading any of it would give NaN, whatever lies over it later.
+static void spoil(struct model *m) {
+    const uint32_t nan_bits = 0x7fc00000u;
+    if (!m->spoil_dead) return;
+    m->ops->fill(m->ops->ctx, m->shared, nan_bits, m->shared_bytes);
+    m->ops->fill(m->ops->ctx, m->x, nan_bits, (uint64_t)m->lim.rows_max * m->cfg->hidden * F32);
+    if (m->cfg->moe) m->ops->fill(m->ops->ctx, m->moe.first, nan_bits, m->moe.bytes);
+}
+
 void model_forward(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
     round_write(r, m->ops);
@@ -412,11 +434,13 @@ void model_forward(struct model *m, const struct round *r) {
             attn_mixer(m, &l->attn, r, full_idx++);
         else
             delta_mixer(m, &l->delta, r, delta_idx++);
+        spoil(m);
         rmsnorm(m, l->post_scale, r->rows);
         if (m->cfg->moe)
             moe_mlp(m, l, r->rows);
         else
             dense_mlp(m, l, r->rows);
+        spoil(m);
     }
 }
 

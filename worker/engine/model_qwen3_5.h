@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/ops.h"
 #include "kernels/types.h"
 #include "worker/engine/rope_rule.h"
 #include "worker/engine/weights.h"
@@ -16,7 +17,7 @@ struct carve;
 struct checkpoint;
 struct err;
 struct model_config;
-struct ops;
+
 struct round;
 
 struct model_limits {
@@ -36,6 +37,9 @@ struct model {
     struct rope_rule rope;
     float *freq; // [rope.pairs]
     struct weights w;
+    bool scratch_disjoint; // mixers and MLP have rows of their own
+    bool
+        spoil_dead; // debug: rows that nobody may read again are filled with NaN between mixer and MLP and between layers
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
@@ -45,6 +49,8 @@ struct model {
     // device memory, by model_carve
     devptr page_table, kv, state;
     devptr h, x, angles;
+    devptr shared; // where the rows of mixers and MLP begin
+    uint64_t shared_bytes;
     struct {
         devptr qg, k, v, o;
     } attn;
@@ -58,15 +64,24 @@ struct model {
         devptr logits, gate, picks, weights; // of the router; the shared expert's gate
         devptr routed, shared;               // answers
         devptr scratch;                      // the operation's own
+        devptr first;                        // of all these
+        uint64_t bytes;
     } moe;
     devptr head_x, logits;
+    struct ops_work work;                       // what the operations need, by model_measure_work
+    uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
+    devptr work_scratch, work_counters;
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs;
 };
 
 // ST_UNSUPPORTED names the size that the operations cannot take.
 int model_init(struct model *m, const struct ops *ops, const struct checkpoint *c, struct err *e);
-void model_fini(struct model *m); // zeroed is fine
+void model_fini(struct model *m);       // zeroed is fine
+bool model_tied(const struct model *m); // the embedding is the head
+// Learns what the operations need while they run, for the limits as they stand, by a forward in which nothing is launched.
+// After model_carve. False: it is as it was.
+bool model_measure_work(struct model *m);
 void model_carve(struct model *m, struct carve *c, struct round *r);
 uint64_t model_kv_page_bytes(const struct model *m); // of a page in all layers, keys and values
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);

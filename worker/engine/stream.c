@@ -17,13 +17,16 @@ static int check_ids(const char *what, const uint32_t *ids, uint32_t count, uint
 
 static int check_counts(const struct engine_request *r, uint32_t context_max, struct err *e) {
     if (!r->prompt_count) return err_set(e, ST_INVAL, "prompt: wanted at least 1 id, found none");
-    if (r->max_tokens <= r->given_count)
-        return err_set(e, ST_INVAL, "max_tokens: wanted more than the %u given ids, found %u",
+    if (!r->max_tokens) return err_set(e, ST_INVAL, "max_tokens: wanted at least 1, found 0");
+    if (r->max_tokens < r->given_count)
+        return err_set(e, ST_INVAL, "max_tokens: wanted at least the %u given ids, found %u",
                        r->given_count, r->max_tokens);
-    if ((uint64_t)r->prompt_count + r->given_count >= context_max)
-        return err_set(
-            e, ST_INVAL, "prompt: wanted at most %u ids with those given, found %llu (context %u)",
-            context_max - 1, (unsigned long long)r->prompt_count + r->given_count, context_max);
+    // A reply that filled the window, and whose end was not told yet, still has its place.
+    if ((uint64_t)r->prompt_count + max_u32(r->given_count, 1) > context_max)
+        return err_set(e, ST_INVAL,
+                       "prompt: wanted at most %u ids with those given, found %llu (context %u)",
+                       r->given_count ? context_max : context_max - 1,
+                       (unsigned long long)r->prompt_count + r->given_count, context_max);
     if (r->min_tokens > r->max_tokens)
         return err_set(e, ST_INVAL, "min_tokens: wanted at most max_tokens %u, found %u",
                        r->max_tokens, r->min_tokens);
@@ -87,7 +90,8 @@ static void copy_sampling(struct stream *s, const struct sample_params *p) {
     s->sampling.bias = arena_copy(&s->arena, p->bias, p->bias_count * sizeof *p->bias);
 }
 
-// The last given id may be the one that ended the reply, when it is replayed before its end was told.
+// The last given id may be the one that ended the reply, by itself or by being the last there is room for, when it is
+// replayed before its end was told.
 static int check_given_end(struct stream *s, struct err *e) {
     for (uint32_t i = 0; i < s->given_count; i++) {
         uint32_t id = s->ids[s->prompt_count + i];
@@ -98,6 +102,7 @@ static int check_given_end(struct stream *s, struct err *e) {
         s->finish = ENGINE_FINISH_STOP;
         s->stop_id = id;
     }
+    if (!s->finish && s->count == s->total) s->finish = ENGINE_FINISH_LENGTH;
     return ST_OK;
 }
 

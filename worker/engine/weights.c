@@ -15,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum vector_kind { VECTOR_PLAIN, VECTOR_ONE_PLUS, VECTOR_NEG_EXP, VECTOR_CONV, VECTOR_HALF };
 
@@ -41,16 +42,20 @@ static void touch(const void *p, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; i += 4096) (void)b[i];
 }
 
+static void count_done(struct visit *v, uint64_t bytes) {
+    v->done_bytes += bytes;
+    if (v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
+}
+
 // Where a whole tensor stands on the device. First pass: carved, or 0; second: filled, room being what the first gave.
 static devptr place(struct visit *v, const struct safetensors_tensor *t, devptr room) {
     if (v->carve) {
         uint64_t bytes = v->ops->weight_room(v->ops->ctx, t->bytes);
         return bytes ? carve_take(v->carve, bytes) : 0;
     }
-    touch(t->data, t->bytes);
+    if (!v->ops->host_alloc) touch(t->data, t->bytes); // else the copy reads it
     devptr p = v->ops->weight_put(v->ops->ctx, room, t->data, t->bytes);
-    v->done_bytes += t->bytes;
-    if (v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
+    count_done(v, t->bytes);
     return p;
 }
 
@@ -211,6 +216,11 @@ static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_packed(v, i, l->moe.experts);
     else
         for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
+    uint64_t bytes = count * sizeof *l->moe.experts;
+    if (v->carve)
+        l->moe.dev_experts = carve_take(v->carve, bytes);
+    else
+        v->ops->write(v->ops->ctx, l->moe.dev_experts, l->moe.experts, bytes);
 }
 
 static void visit_mlp(struct visit *v, uint32_t i, struct layer_weights *l) {
@@ -232,15 +242,38 @@ static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_mlp(v, i, l);
 }
 
+static void visit_embedding(struct visit *v, struct weight *ret) {
+    const struct safetensors_tensor *t = checkpoint_text(v->c, "embed_tokens.weight");
+    if (!v->w->embed_mapped) {
+        matrix_of(v, ret, t);
+        return;
+    }
+    *ret = (struct weight){
+        .dtype = dtype_of(t), .rows = (uint32_t)t->dims[0], .cols = (uint32_t)t->dims[1]};
+    if (v->carve) return;
+    memcpy(v->load->embed_rows, t->data, t->bytes);
+    ret->data = v->load->embed_mapped;
+    count_done(v, t->bytes);
+}
+
 static void visit_all(struct visit *v) {
     struct weights *w = v->w;
-    matrix_of(v, &w->embed, checkpoint_text(v->c, "embed_tokens.weight"));
+    visit_embedding(v, &w->embed);
     for (uint32_t i = 0; i < w->layers_count; i++) visit_layer(v, i, &w->layers[i]);
     vector_of(v, &w->final_scale, checkpoint_text(v->c, "norm.weight"), VECTOR_ONE_PLUS);
     if (checkpoint_info(v->c)->tied)
         w->head = w->embed;
     else
         linear_of(v, &w->head, checkpoint_head_key(v->c));
+}
+
+void weights_map_embedding(struct weights *w, bool mapped) {
+    if (w->embed_mapped != mapped) w->room = 0;
+    w->embed_mapped = mapped;
+}
+
+uint64_t weights_embedding_bytes(const struct checkpoint *c) {
+    return checkpoint_text(c, "embed_tokens.weight")->bytes;
 }
 
 void weights_fini(struct weights *w) {

@@ -31,6 +31,7 @@ struct moe_weights {           // nothing in a dense model
     struct weight router;      // [X, D]
     struct weight shared_gate; // [1, D]
     struct expert *experts;    // [X]
+    devptr dev_experts;        // the same on the device
 };
 
 struct layer_weights {
@@ -51,16 +52,22 @@ struct weights {
     struct expert *experts; // of all layers; NULL in a dense model
     uint64_t bytes;         // of the matrices
     uint64_t room;          // on the device, vectors included; 0: not laid out yet
+    bool embed_mapped; // the embedding's rows stand outside, in host memory that the device reads
 };
 
 struct weights_load { // progress, and where rope's frequencies come from
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *arg;
+    void *embed_rows; // pinned, for mapped rows, and where the device sees it
+    devptr embed_mapped;
     const float *rope_freq;
     uint32_t rope_pairs;
 };
 
 void weights_fini(struct weights *w); // zeroed is fine
+// Whether the embedding's rows get a place in the arena. They must have one where they are the head too.
+void weights_map_embedding(struct weights *w, bool mapped);
+uint64_t weights_embedding_bytes(const struct checkpoint *c);
 // Lays out what the weights need on the device. The checkpoint's shapes have been checked. Measuring again is quick: a
 // model with experts has a hundred thousand tensors to look up, and a start measures many times.
 void weights_carve(struct weights *w, const struct checkpoint *c, const struct ops *ops,

@@ -37,6 +37,11 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
     ret->fingerprint = (struct frame_fingerprint){"build", "checkpoint", "cpu", "f32", "rope"};
     ret->status.context_max = CONTEXT;
 }
+void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]) {
+    struct backend_info i;
+    backend_info(b, &i);
+    fingerprint_digest(&i.fingerprint, ret);
+}
 int backend_submit(struct backend *b, const struct frame_submit *s, struct err *e) {
     if (b->full) return err_set(e, ST_FULL, "full");
     b->submits++;
@@ -536,7 +541,48 @@ TEST(a_full_worker_sends_the_request_back_to_the_front) {
     world_fini(&w);
 }
 
-TEST(a_lost_worker_is_503_before_the_first_byte_and_an_event_behind_it) {
+static void lose(struct world *w, bool planned) {
+    relay_on_lost(w->s.relay, &w->b, "gone", planned);
+}
+
+// Streamed text: 'a' .. 'h', with the worker lost behind the third id and, planned, behind the fifth.
+TEST(a_reply_that_loses_its_worker_goes_on_behind_its_ids) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    struct joined j = {0};
+    ask(&w, &f,
+        "\"stream\":true,\"return_token_ids\":true,\"max_tokens\":8,"
+        "\"stream_options\":{\"include_usage\":true},"
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}");
+    struct choice *r = place(&w);
+    struct frame_stream first = r->stream;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t id = 'a' + i;
+        if (i == 3 || i == 5) {
+            lose(&w, i == 5);
+            CHECK_EQ(r->state, CHOICE_QUEUED);
+            CHECK_EQ(place(&w) == r, true);
+            CHECK_EQ(w.b.last.given.count, i);
+            CHECK_EQ(w.b.last.max_tokens, 8);
+            tokens(&w, first, i, &id, 1); // of the old stream: dropped
+            CHECK_EQ(r->ids.len, i);
+        }
+        tokens(&w, r->stream, i, &id, 1);
+    }
+    done(&w, r->stream, FRAME_FINISH_LENGTH, -1, 8);
+    drain(&f);
+    read_stream(&f, &j);
+    CHECK_STR(strbuf_str(&j.content), "abcdefgh");
+    CHECK_EQ(j.completion, 8);
+    CHECK_HAS(f.body.p, "\"resumed\":2");
+    CHECK_EQ_U64(count(&w, METRIC_FINISHED), 1);
+    joined_fini(&j);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+TEST(a_request_that_was_live_at_two_deaths_is_given_up) {
     struct world w;
     world_init(&w);
     struct fake early, late;
@@ -545,18 +591,68 @@ TEST(a_lost_worker_is_503_before_the_first_byte_and_an_event_behind_it) {
     place(&w);
     ask(&w, &late, "\"stream\":true");
     tokens(&w, place(&w)->stream, 0, ids, 1);
-    relay_on_lost(w.s.relay, &w.b, "gone");
+    lose(&w, false);
+    lose(&w, false); // at no worker: nobody's second death
+    place(&w);
+    lose(&w, true); // planned: does not count
+    place(&w);
+    place(&w);
+    lose(&w, false);
     drain(&early);
     drain(&late);
     CHECK_EQ(early.req.res.status, 503);
     CHECK_HAS(early.body.p, "\"code\":\"worker_lost\"");
-    CHECK(fake_header(&early, "retry-after") != NULL);
     CHECK_EQ(late.req.res.status, 200);
     CHECK_HAS(late.body.p, "data: {\"error\":");
     CHECK_HAS(late.body.p, "\"code\":\"worker_lost\"");
+    CHECK_HAS(late.body.p, "not tried again");
     CHECK(!strstr(late.body.p, "[DONE]"));
     fake_fini(&early);
     fake_fini(&late);
+    world_fini(&w);
+}
+
+// Requests that lost their worker stand in front of the others and in their own order; they wait route.resume_s.
+TEST(waiting_for_a_successor_keeps_the_order_and_has_a_deadline) {
+    struct world w;
+    world_init(&w);
+    struct fake f[3];
+    struct choice *r[3];
+    for (int i = 0; i < 3; i++) {
+        ask(&w, &f[i], "");
+        if (i < 2) r[i] = place(&w);
+    }
+    lose(&w, false);
+    for (int i = 0; i < 2; i++) {
+        CHECK(queue_first(&w.s.queue) == &r[i]->queue_item);
+        place(&w);
+    }
+    lose(&w, true);
+    w.s.no_ready_since_ms = mono_ms(); // no worker at all, for longer than a new request would wait
+    request_tick(r[0]->request, r[0]->resume.since_ms + 119000);
+    CHECK_EQ(f[0].sends, 0);
+    request_tick(r[0]->request, r[0]->resume.since_ms + 121000);
+    drain(&f[0]);
+    CHECK_EQ(f[0].req.res.status, 503);
+    CHECK_HAS(f[0].body.p, "worker_lost");
+    CHECK_HAS(f[0].body.p, "120 s");
+    fake_reset(&f[1]);
+    fake_reset(&f[2]);
+    for (int i = 0; i < 3; i++) fake_fini(&f[i]);
+    world_fini(&w);
+}
+
+TEST(a_broken_device_counts_as_a_lost_worker) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "");
+    struct choice *r = place(&w);
+    fail(&w, r->stream, FRAME_FAIL_DEVICE);
+    CHECK_EQ(r->state, CHOICE_QUEUED);
+    CHECK_EQ(r->resume.deaths, 1);
+    fake_reset(&f);
+    fake_fini(&f);
     world_fini(&w);
 }
 
@@ -668,6 +764,88 @@ TEST(time_brings_the_status_line_keepalives_and_deadlines) {
     world_fini(&w);
 }
 
+/* ---- several choices ---- */
+
+// One choice ends at its stop string while it waits for another worker; the other is still at one. Neither touches the other.
+TEST(choices_end_and_move_on_their_own) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f,
+        "\"n\":2,\"seed\":18446744073709551615,\"stop\":\"c\",\"max_tokens\":4,"
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}");
+    CHECK_EQ(w.s.queue.requests, 2);
+    struct choice *a = place(&w);
+    CHECK_EQ_U64(w.b.last.sampling.seed, UINT64_MAX);
+    struct choice *b = place(&w);
+    CHECK_EQ_U64(w.b.last.sampling.seed, 0); // modulo 2^64
+    static const uint32_t text[] = {'a', 'b', 'c', 'd'};
+    tokens(&w, a->stream, 0, text, 3);
+    CHECK_EQ(w.b.cancels, 1);
+    CHECK_EQ(a->state, CHOICE_OVER);
+    CHECK_EQ(count(&w, METRIC_FINISHED), 0);
+    tokens(&w, b->stream, 0, text + 3, 1);
+    lose(&w, false);
+    CHECK_EQ(w.s.queue.requests, 1);
+    CHECK_EQ(place(&w) == b, true);
+    tokens(&w, b->stream, 1, text + 2, 1);
+    drain(&f);
+    // jansson's own integers are too small for the seed.
+    json_t *v = json_loadb(f.body.p, f.body.len, JSON_DECODE_INT_AS_REAL, NULL);
+    static const char *const wanted[] = {"ab", "d"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *choice = json_array_get(json_object_get(v, "choices"), i);
+        const json_t *message = json_object_get(choice, "message");
+        CHECK_STR(json_string_value(json_object_get(message, "content")), wanted[i]);
+        CHECK(json_number_value(json_object_get(choice, "index")) == (double)i);
+        CHECK_STR(json_string_value(json_object_get(choice, "stop_reason")), "c");
+    }
+    const json_t *usage = json_object_get(v, "usage");
+    CHECK(json_number_value(json_object_get(usage, "completion_tokens")) == 5);
+    json_decref(v);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+// All of them or none: what is queued of a refused request must not stay.
+TEST(a_request_enters_the_queue_whole) {
+    struct world w;
+    world_init(&w);
+    struct fake f[4], other;
+    for (int i = 0; i < 4; i++) ask(&w, &f[i], i ? "" : "\"n\":8");
+    CHECK_EQ(w.s.queue.requests, 8); // the bound is 4: those behind the first are refused
+    for (int i = 1; i < 4; i++) {
+        drain(&f[i]);
+        CHECK_HAS(f[i].body.p, "queue_full");
+        fake_fini(&f[i]);
+    }
+    fake_reset(&f[0]);
+    CHECK_EQ(w.s.queue.requests, 0);
+    fake_fini(&f[0]);
+    ask(&w, &other, "");
+    CHECK_EQ(w.s.queue.requests, 1);
+    fake_reset(&other);
+    fake_fini(&other);
+    world_fini(&w);
+}
+
+// A worker that leaves out what was asked for must not give a reply without it (tabby 430).
+TEST(missing_logprobs_are_an_error_not_null) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "\"logprobs\":true,\"top_logprobs\":2");
+    struct choice *c = place(&w);
+    CHECK_EQ(w.b.last.top_logprobs, 2);
+    uint32_t id = 'a';
+    tokens(&w, c->stream, 0, &id, 1);
+    drain(&f);
+    CHECK_HAS(f.body.p, "internal_error");
+    CHECK_EQ(w.b.drops, 1);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
 /* ---- the books ---- */
 
 enum { LIVE_MAX = 4 };
@@ -700,10 +878,13 @@ static void random_step(struct world *w, struct fake *f, bool *live) {
         if (at_worker) done(w, r->stream, FRAME_FINISH_LENGTH, -1, (uint32_t)r->ids.len);
         break;
     case 5:
-        if (at_worker) fail(w, r->stream, rand() % 2 ? FRAME_FAIL_FULL : FRAME_FAIL_DEVICE);
+        if (at_worker)
+            fail(w, r->stream,
+                 (enum frame_fail_code[]){FRAME_FAIL_FULL, FRAME_FAIL_DEVICE,
+                                          FRAME_FAIL_INTERNAL}[rand() % 3]);
         break;
     case 6:
-        if (rand() % 10 == 0) relay_on_lost(w->s.relay, &w->b, "gone");
+        if (rand() % 4 == 0) lose(w, rand() % 2);
         break;
     default: send_set_flush(&fake_sends);
     }

@@ -12,10 +12,10 @@ static void lay_out(struct carve *c, struct parts *p) {
     carve_begin(c, "shared");
     uint64_t mark = carve_mark(c);
     p->b = carve_take(c, 1000);
-    carve_back(c, mark);
+    carve_rewind(c, mark);
     p->c = carve_take(c, 300);
     p->d = carve_take(c, 5000);
-    carve_join(c);
+    carve_past(c);
     carve_begin(c, "last");
     p->e = carve_take(c, 0);
 }

@@ -163,11 +163,11 @@ TEST(a_request_that_cannot_be_is_refused_by_name) {
     r[8].given = bad_id;
     r[8].given_count = 1;
     r[9].given = ids;
-    r[9].given_count = 5;
+    r[9].given_count = 6;
     r[10].stop_ids = ids;
     r[10].stop_count = ENGINE_STOP_IDS_MAX + 1;
     r[11].given = ids;
-    r[11].prompt_count = 64;
+    r[11].prompt_count = 65;
     r[11].given_count = 64;
     r[11].max_tokens = 100;
     for (int i = 0; i < 12; i++) {
@@ -440,6 +440,26 @@ TEST(given_ids_that_end_the_reply_are_filled_and_end_without_a_draw) {
     r.given_count++;
     CHECK_EQ(engine_submit(eng, &r, &handle, &e), ST_INVAL);
     CHECK_HAS(e.msg, "ends the reply");
+    engine_free(eng);
+}
+
+// The same for the last id that max_tokens or the context has room for.
+TEST(given_ids_up_to_the_last_are_filled_and_end_without_a_draw) {
+    struct engine *eng = open_tiny(1, 128, 16);
+    static const uint32_t most[] = {1, 30, 1000}; // the last: as many as the context allows
+    for (int i = 0; i < 3; i++) {
+        struct engine_request r = request_of(eng, 40, most[i]);
+        struct reply whole, again;
+        drive_alone(eng, &r, &whole);
+        CHECK_EQ(whole.finish, ENGINE_FINISH_LENGTH);
+        r.given = whole.ids;
+        r.given_count = whole.count;
+        drive_alone(eng, &r, &again);
+        CHECK_EQ(again.count, 0);
+        CHECK_EQ(again.completion_count, whole.count);
+        CHECK_EQ(again.finish, ENGINE_FINISH_LENGTH);
+        CHECK_EQ_U64(again.hash, whole.hash);
+    }
     engine_free(eng);
 }
 

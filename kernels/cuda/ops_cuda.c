@@ -1,0 +1,169 @@
+/* ops_cuda: the CUDA backend's table: each operation is planned and launched. */
+#include "common/err.h"
+#include "common/mem.h"
+#include "kernels/cuda/device.h"
+#include "kernels/embed/embed_plan.h"
+#include "kernels/ops.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The operations that have a kernel: <op>_plan.h each.
+#define CUDA_OPS(X) X(embed)
+
+#define CUDA_OP(op_)                                                                               \
+    static void op_##_cuda(void *ctx, const struct op_##_args *a) {                                \
+        struct cuda *c = ctx;                                                                      \
+        struct launch_list l;                                                                      \
+        l.count = 0;                                                                               \
+        l.scratch_bytes = 0;                                                                       \
+        l.counters = 0;                                                                            \
+        op_##_plan(a, &c->arch, &c->work, &l);                                                     \
+        cuda_launch(c, #op_, &l);                                                                  \
+    }
+CUDA_OPS(CUDA_OP)
+
+// What a working table must have.
+static const struct {
+    const char *name;
+    size_t at;
+} wanted[] = {
+#define WANTED(op_)                                                                                \
+    { #op_, offsetof(struct ops, op_) }
+    WANTED(embed),      WANTED(rmsnorm),     WANTED(linear),       WANTED(swiglu),
+    WANTED(rope),       WANTED(kv_append),   WANTED(attn),         WANTED(conv),
+    WANTED(conv_store), WANTED(delta_gates), WANTED(delta_norm),   WANTED(delta_scan),
+    WANTED(gated_norm), WANTED(router),      WANTED(experts_room), WANTED(experts),
+    WANTED(expert_sum),
+#undef WANTED
+};
+
+static int check_complete(const struct ops *o, struct err *e) {
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void (*f)(void);
+        memcpy(&f, (const char *)o + wanted[i].at, sizeof f);
+        if (!f)
+            return err_set(e, ST_UNSUPPORTED,
+                           "CUDA backend: wanted a kernel for every operation, found none for '%s'",
+                           wanted[i].name);
+    }
+    return ST_OK;
+}
+
+static void close_cuda(void *ctx) {
+    cuda_close(ctx);
+    free(ctx);
+}
+
+static int alloc_cuda(void *ctx, uint64_t bytes, const char *what, devptr *ret, struct err *e) {
+    return cuda_alloc(ctx, bytes, what, ret, e);
+}
+
+static void free_cuda(void *ctx, devptr p, uint64_t bytes) {
+    cuda_free(ctx, p);
+}
+
+static uint64_t free_bytes_cuda(void *ctx) {
+    return cuda_free_bytes(ctx);
+}
+
+static void write_cuda(void *ctx, devptr dst, const void *src, uint64_t bytes) {
+    cuda_write(ctx, dst, src, bytes);
+}
+
+static void read_cuda(void *ctx, void *dst, devptr src, uint64_t bytes) {
+    cuda_read(ctx, dst, src, bytes);
+}
+
+static void copy_cuda(void *ctx, devptr dst, devptr src, uint64_t bytes) {
+    cuda_copy(ctx, dst, src, bytes);
+}
+
+static void fill_cuda(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
+    cuda_fill(ctx, p, word, bytes);
+}
+
+static int sync_cuda(void *ctx, struct err *e) {
+    return cuda_sync(ctx, e);
+}
+
+static int host_alloc_cuda(void *ctx, uint64_t bytes, const char *what, void **ret,
+                           devptr *ret_device, struct err *e) {
+    return cuda_host_alloc(ctx, bytes, what, ret, ret_device, e);
+}
+
+static void host_free_cuda(void *ctx, void *p) {
+    cuda_host_free(ctx, p);
+}
+
+static void measure_cuda(void *ctx, bool on) {
+    struct cuda *c = ctx;
+    c->measuring = on;
+    if (!on) return;
+    c->need_scratch_bytes = 0;
+    c->need_counters = 0;
+}
+
+static struct ops_work work_need_cuda(void *ctx) {
+    const struct cuda *c = ctx;
+    return (struct ops_work){c->need_scratch_bytes, c->need_counters * sizeof(uint32_t)};
+}
+
+static void work_give_cuda(void *ctx, devptr scratch, devptr counters, struct ops_work size) {
+    struct cuda *c = ctx;
+    c->work = (struct cuda_work){scratch, counters};
+    c->scratch_bytes = size.scratch_bytes;
+    c->counters = (uint32_t)(size.counter_bytes / sizeof(uint32_t));
+    cuda_fill(c, counters, 0, size.counter_bytes);
+}
+
+static uint64_t weight_room_cuda(void *ctx, uint64_t bytes) {
+    return bytes;
+}
+
+static devptr weight_put_cuda(void *ctx, devptr room, const void *host, uint64_t bytes) {
+    cuda_write(ctx, room, host, bytes);
+    return room;
+}
+
+static void fill_table(struct ops *o, struct cuda *c) {
+    *o = (struct ops){.ctx = c,
+                      .device = c->name,
+                      .variant = c->variant,
+                      .close = close_cuda,
+                      .alloc = alloc_cuda,
+                      .free = free_cuda,
+                      .alloc_step = CUDA_ALLOC_STEP,
+                      .free_bytes = free_bytes_cuda,
+                      .write = write_cuda,
+                      .read = read_cuda,
+                      .copy = copy_cuda,
+                      .fill = fill_cuda,
+                      .sync = sync_cuda,
+                      .host_alloc = host_alloc_cuda,
+                      .host_free = host_free_cuda,
+                      .pinned_bytes = CUDA_PINNED_BYTES,
+                      .unified = c->unified,
+                      .measure = measure_cuda,
+                      .work_need = work_need_cuda,
+                      .work_give = work_give_cuda,
+                      .weight_room = weight_room_cuda,
+                      .weight_put = weight_put_cuda};
+#define CUDA_FILL(op_) o->op_ = op_##_cuda;
+    CUDA_OPS(CUDA_FILL)
+#undef CUDA_FILL
+}
+
+int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *config, struct err *e) {
+    struct cuda cuda = {0};
+    struct ops o;
+    fill_table(&o, &cuda);
+    int st = config->partial ? ST_OK : check_complete(&o, e);
+    if (!st) st = cuda_open(&cuda, config->driver, config->device, config->pool, e);
+    if (st) return st;
+    struct cuda *c = mem_calloc(1, sizeof *c);
+    *c = cuda;
+    fill_table(ret, c);
+    return ST_OK;
+}

@@ -1,0 +1,158 @@
+/* The real engine over the mock driver: what it asks of a device while it starts and while it runs, and that whatever call
+ * fails, nothing is left behind. */
+#include "common/err.h"
+#include "tests/lib/engine_drive.h"
+#include "tests/lib/mock_engine.h"
+#include "tests/lib/test.h"
+
+#include <string.h>
+
+#define EXPERTS                                                                                    \
+    "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "       \
+    "--expert-width 128 --shared-width 128 --seed 4"
+#define QUANTISED                                                                                  \
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 --hidden 128 " \
+    "--intermediate 256"
+
+static const char *const models[] = {"", QUANTISED, EXPERTS};
+enum { MODELS = 3 };
+
+static const struct cuda_mock_config card;
+
+// Fills beside decoding streams, a window of four rows of which two are kept, a cancel in a fill and one in decode.
+static void run_all(struct engine *eng) {
+    static struct reply replies[4];
+    static uint32_t ids[4][300];
+    struct drive d = {.eng = eng, .replies = replies, .replies_count = 4};
+    uint64_t handles[4];
+    struct err e = {0};
+    memset(replies, 0, sizeof replies);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct engine_request r =
+            drive_request(ids[i], i == 2 ? 300 : 5 + i, i, engine_info(eng)->vocab_size, 40);
+        r.tag = i;
+        handles[i] = drive_submit(&d, &r);
+        drive_step(&d);
+    }
+    CHECK(engine_cancel(eng, handles[2]));
+    while (replies[3].count < 3) drive_step(&d);
+    uint32_t window[4] = {replies[0].ids[replies[0].count - 1], 1, 2, 3};
+    CHECK_OK(engine_window(eng, handles[0], window, 4, 2, NULL, &e), e);
+    CHECK(engine_cancel(eng, handles[1]));
+    drive_all(&d);
+    CHECK(replies[0].ended && replies[3].ended);
+}
+
+TEST(after_the_start_nothing_is_allocated_or_cleared_and_all_goes_to_one_stream) {
+    for (int i = 0; i < MODELS; i++) {
+        struct engine_config c = mock_engine(&card, models[i]);
+        struct engine *eng = drive_open(&c);
+        struct cuda_mock_counts at = cuda_mock_counts();
+        CHECK_EQ_U64(at.allocs, 1);      // the arena
+        CHECK_EQ_U64(at.host_allocs, 1); // staging
+        CHECK_EQ_U64(at.streams, 1);
+        for (int k = 0; k < 3; k++) run_all(eng);
+        struct cuda_mock_counts now = cuda_mock_counts();
+        CHECK_STR(now.wrong, "");
+        CHECK_EQ_U64(now.allocs, at.allocs);
+        CHECK_EQ_U64(now.host_allocs, at.host_allocs);
+        CHECK_EQ_U64(now.memsets, at.memsets);
+        CHECK_EQ_U64(now.streams, at.streams);
+        CHECK_EQ_U64(now.device_bytes, at.device_bytes);
+        CHECK(now.launches > at.launches && now.copies > at.copies);
+        test_note("model %d: start %llu calls; rounds %llu launches, %llu copies", i,
+                  (unsigned long long)at.calls, (unsigned long long)(now.launches - at.launches),
+                  (unsigned long long)(now.copies - at.copies));
+        engine_free(eng);
+        now = cuda_mock_counts();
+        CHECK_STR(now.wrong, "");
+        CHECK_EQ_U64(now.device_bytes + now.pinned_bytes + now.handles, 0);
+    }
+}
+
+// The counters of split sums grow once, at load: one memset, on the stream that the launches go to.
+TEST(counters_are_cleared_once_when_they_grow_on_the_engines_stream) {
+    for (int i = 0; i < MODELS; i++) {
+        struct engine_config c = mock_engine(&card, models[i]);
+        struct engine *eng = drive_open(&c);
+        const struct engine_info *info = engine_info(eng);
+        uint64_t grown = 0;
+        for (uint32_t k = 0; k < info->regions_count; k++)
+            grown += !strcmp(info->regions[k].name, "split-K counters");
+        CHECK_EQ_U64(cuda_mock_counts().memsets, grown);
+        run_all(eng);
+        struct cuda_mock_counts now = cuda_mock_counts();
+        CHECK_EQ_U64(now.memsets, grown);
+        if (grown) CHECK(now.memset_stream == now.launch_stream);
+        engine_free(eng);
+    }
+}
+
+TEST(whatever_call_fails_at_the_start_nothing_is_left_behind) {
+    for (int i = 0; i < MODELS; i++) {
+        uint64_t n = 0, survived = 0;
+        for (bool failed = true; failed;) {
+            struct engine *eng = NULL;
+            struct err e = {0};
+            struct engine_config c =
+                mock_engine(&(struct cuda_mock_config){.fail_call = ++n}, models[i]);
+            int st = engine_new(&eng, &c, &e);
+            struct cuda_mock_counts now = cuda_mock_counts();
+            CHECK_STR(now.wrong, "");
+            failed = now.calls >= n;
+            survived += failed && !st;
+            if (st) {
+                CHECK(eng == NULL && e.msg[0]);
+                if (now.device_bytes + now.pinned_bytes + now.handles)
+                    test_fail(
+                        __FILE__, __LINE__,
+                        "call %llu failed (%s): %llu device bytes, %llu pinned, %llu handles left",
+                        (unsigned long long)n, e.msg, (unsigned long long)now.device_bytes,
+                        (unsigned long long)now.pinned_bytes, (unsigned long long)now.handles);
+            }
+            engine_free(eng);
+        }
+        CHECK(n > 60);             // it took many calls to start, and each has failed once
+        CHECK_EQ_U64(survived, 1); // an arena that is not to be had is tried with less
+        test_note("model %d: %llu calls, each failed once", i, (unsigned long long)n - 1);
+    }
+}
+
+// A device that fails in a round ends the engine with one error, for good, and it can still be taken down.
+TEST(a_call_that_fails_in_a_round_ends_the_engine_and_leaves_nothing) {
+    struct engine_config c = mock_engine(&card, "");
+    struct engine *eng = drive_open(&c);
+    uint64_t start = cuda_mock_counts().calls;
+    engine_free(eng);
+    for (uint64_t n = 1; n < 60; n += 7) {
+        static uint32_t ids[20];
+        c = mock_engine(&(struct cuda_mock_config){.fail_call = start + n}, "");
+        eng = drive_open(&c);
+        struct engine_request r = drive_request(ids, 20, 1, engine_info(eng)->vocab_size, 40);
+        struct engine_round round;
+        struct err e = {0};
+        uint64_t handle;
+        int st = engine_submit(eng, &r, &handle, &e);
+        for (int i = 0; !st && i < 40; i++) st = engine_step(eng, &round, &e);
+        CHECK_EQ(st, ST_DEVICE);
+        CHECK_HAS(e.msg, "Mock GPU");
+        CHECK_EQ(engine_step(eng, &round, &e), ST_DEVICE);
+        engine_free(eng);
+        CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().pinned_bytes, 0);
+    }
+}
+
+// The mock must see what it is there to see.
+TEST(work_on_the_legacy_stream_and_memory_given_back_twice_are_caught) {
+    struct cuda_driver d;
+    cu_ptr p;
+    cuda_mock_open(&d, &card);
+    CHECK_EQ(d.mem_alloc(&p, 4096), CU_SUCCESS);
+    CHECK_NE(d.set_words(p, 0, 16, NULL), CU_SUCCESS);
+    CHECK_HAS(cuda_mock_counts().wrong, "legacy stream");
+    cuda_mock_open(&d, &card);
+    CHECK_EQ(d.mem_alloc(&p, 4096), CU_SUCCESS);
+    CHECK_EQ(d.mem_free(p), CU_SUCCESS);
+    CHECK_NE(d.mem_free(p), CU_SUCCESS);
+    CHECK_HAS(cuda_mock_counts().wrong, "not live");
+}
