@@ -172,7 +172,7 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
                   w->up_ms / 1000);
 }
 
-static bool refuse_remote(struct http_call *c) {
+bool api_status_refuse_remote(struct http_call *c) {
     if (listener_is_local(c->listener)) return false;
     struct apierr e;
     apierr_set(&e, APIERR_FORBIDDEN, NULL,
@@ -183,7 +183,7 @@ static bool refuse_remote(struct http_call *c) {
 
 void api_status_workers(struct http_call *c) {
     const struct snapshot *shot = snapshot_of(c->app);
-    if (refuse_remote(c)) return;
+    if (api_status_refuse_remote(c)) return;
     struct strbuf body = {0};
     uint64_t now = mono_ms();
     strbuf_add_char(&body, '[');
@@ -195,22 +195,15 @@ void api_status_workers(struct http_call *c) {
     reply_json(c, 200, &body);
 }
 
-void api_status_worker(struct http_call *c) {
-    const struct snapshot *shot = snapshot_of(c->app);
-    if (refuse_remote(c)) return;
-    h2o_iovec_t rest = http_path_rest(c);
+bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
+                           char ret_state[24]) {
+    const struct snapshot *shot = snapshot_of(s);
     for (uint32_t i = 0; i < shot->worker_count; i++) {
-        char rank[16];
-        int n = snprintf(rank, sizeof rank, "%u", shot->workers[i].rank);
-        if (!h2o_memis(rest.base, rest.len, rank, (size_t)n)) continue;
-        struct strbuf body = {0};
-        add_worker(&body, &shot->workers[i], mono_ms());
-        reply_json(c, 200, &body);
-        return;
+        const struct snapshot_worker *w = &shot->workers[i];
+        if (w->rank != rank) continue;
+        snprintf(ret_state, 24, "%s", backend_state_name((enum backend_state)w->state));
+        add_worker(out, w, mono_ms());
+        return true;
     }
-    struct apierr e;
-    char clip[APIERR_CLIP_BYTES];
-    apierr_set(&e, APIERR_NOT_FOUND, NULL, "no worker has the rank '%s'",
-               apierr_clip(clip, rest.base, rest.len));
-    send_reply_error(c, &e);
+    return false;
 }

@@ -4,17 +4,22 @@
  * begins with a struct status_source. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 struct config;
 struct http_call;
 struct metrics;
 struct snapshots;
 
+struct admin;
+struct strbuf;
+
 struct status_source {
     const struct config *config;
     struct metrics *metrics;
     struct snapshots *snapshots;
-    bool is_writer; // on the request loop, which publishes the snapshots
+    struct admin *admin; // of the ops listener
+    bool is_writer;      // on the request loop, which publishes the snapshots
 };
 
 void api_status_livez(struct http_call *c);
@@ -23,4 +28,9 @@ void api_status_health(struct http_call *c);
 void api_status_metrics(struct http_call *c);
 void api_status_version(struct http_call *c);
 void api_status_workers(struct http_call *c); // GET /admin/v1/workers
-void api_status_worker(struct http_call *c);  // GET /admin/v1/workers/{rank}
+
+// For admin.c. Administration answers on loopback and unix listeners only; true: it has refused.
+bool api_status_refuse_remote(struct http_call *c);
+// Appends a worker's object; its state goes to ret_state (24 bytes). False: no such rank.
+bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
+                           char ret_state[24]);

@@ -22,6 +22,14 @@ const char *backend_state_name(enum backend_state s) {
     return (unsigned)s < BACKEND_STATE_COUNT ? names[s] : "unknown";
 }
 
+bool backend_state_is_name(const char *name, size_t len) {
+    for (int s = 0; s < BACKEND_STATE_COUNT; s++) {
+        const char *n = backend_state_name((enum backend_state)s);
+        if (strlen(n) == len && !memcmp(n, name, len)) return true;
+    }
+    return false;
+}
+
 void backend_set_state(struct backend *b, enum backend_state state) {
     enum backend_state old = b->state;
     if (old == state) return;
@@ -199,8 +207,29 @@ int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e)
         return err_set(e, ST_CLOSED, "worker %u is %s", b->rank, backend_state_name(b->state));
     struct frame f = {.type = FRAME_DRAIN, .drain = *d};
     int st = peer_send(b->peer, &f, e);
-    if (!st && d->mode == FRAME_DRAIN_EXIT) b->exit_asked = true;
-    return st;
+    if (st) return st;
+    b->drain_asked = d->mode != FRAME_DRAIN_RESUME;
+    if (d->mode == FRAME_DRAIN_EXIT) b->exit_asked = true;
+    if (b->drain_asked && b->state == BACKEND_READY) backend_set_state(b, BACKEND_DRAINING);
+    return ST_OK;
+}
+
+void backend_stop(struct backend *b) {
+    struct frame_drain d = {.mode = FRAME_DRAIN_EXIT};
+    b->exit_asked = true;
+    b->start_at_ms = 0;
+    if (b->peer && !backend_drain(b, &d, NULL)) return;
+    child_kill(&b->child, SIGTERM);
+    if (!b->child.running && !b->peer) backend_set_state(b, BACKEND_STOPPED);
+}
+
+void backend_start(struct backend *b) {
+    if (!b->own || b->child.running) return;
+    restart_reset(&b->restart);
+    b->exit_asked = false;
+    b->start_at_ms = 1; // long due
+    b->reason[0] = '\0';
+    backend_set_state(b, BACKEND_STARTING);
 }
 
 static const char *text_or_empty(const char *s) {

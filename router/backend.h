@@ -81,6 +81,7 @@ struct backend_info { // a snapshot; strings live until the next call on the loo
 };
 void backend_info(const struct backend *b, struct backend_info *ret);
 const char *backend_state_name(enum backend_state s);
+bool backend_state_is_name(const char *name, size_t len);
 uint32_t backend_rank(const struct backend *b);
 enum backend_state backend_state(const struct backend *b);
 // fingerprint_digest of what it runs.
@@ -92,6 +93,11 @@ uint32_t backend_room(const struct backend *b);
 int backend_submit(struct backend *b, const struct frame_submit *s, struct err *e);
 // Cannot fail and cannot be lost while the incarnation lives: cancels wait in a set that is merged into one frame.
 void backend_cancel(struct backend *b, struct frame_stream s);
+// Sends DRAIN. After FINISH and EXIT it takes no SUBMIT, whatever a STATUS under way says, until RESUME.
 int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e);
+// Asks it to end in good order; from then on it stays STOPPED. Streams that it has are lost to it (on_lost).
+void backend_stop(struct backend *b);
+// Of an own rank whose process does not run: starts it, and forgets its failures.
+void backend_start(struct backend *b);
 // The worker is at fault or hung: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
 void backend_drop(struct backend *b, const char *reason);

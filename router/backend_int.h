@@ -40,7 +40,8 @@ struct backend {
     struct frame_hello hello; // zero before the first
     uint64_t joined_ms;
     bool said_goodbye;
-    bool exit_asked; // DRAIN exit was sent: its end is no failure, and it stays down
+    bool exit_asked; // to stay down: its end is no failure
+    bool drain_asked;
     struct arena status_arena;
     struct frame_status status; // the last one of this incarnation
     struct frame_stream *live;  // submitted and not ended

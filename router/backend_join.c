@@ -63,8 +63,10 @@ static void on_status(struct backend *b, const struct frame_status *st) {
     s->scratch = old;
     if (news) moved(b);
     if (st->state == FRAME_STATE_FAILED) return backend_lose(b, st->reason, BACKEND_FAILED);
-    if (st->state == FRAME_STATE_READY) b->reason[0] = '\0';
-    backend_set_state(b, state_of(st->state));
+    bool ready = st->state == FRAME_STATE_READY;
+    if (ready) b->reason[0] = '\0';
+    // Sent before our DRAIN was read.
+    backend_set_state(b, ready && b->drain_asked ? BACKEND_DRAINING : state_of(st->state));
     if (b->peer) s->c.events.on_room(s->c.events.arg, b);
 }
 
@@ -196,7 +198,8 @@ static int open_incarnation(struct backend *b, struct err *e) {
 
 static void begin_incarnation(struct backend *b) {
     b->joined_ms = mono_ms();
-    b->up = b->exit_asked = false;
+    b->up = b->drain_asked = false;
+    if (!b->own) b->exit_asked = false; // of a process of ours it stands until that is started anew
     b->lost_ms = 0;
     b->status = (struct frame_status){0};
     b->reason[0] = '\0';

@@ -46,7 +46,7 @@ static void on_exit_of(void *arg, int64_t code, int signal) {
     describe_exit(b, code, signal);
     backend_lose(b, b->reason, BACKEND_BACKOFF);
     b->lost_ms = 0;
-    if (b->set->stopping || (clean && b->exit_asked)) {
+    if (b->set->stopping || b->exit_asked) {
         backend_set_state(b, BACKEND_STOPPED);
     } else if (clean) { // somebody ended it in good order: a restart
         b->start_at_ms = mono_ms();

@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "router/jsontext.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -159,6 +160,30 @@ void config_log(const struct config *c) {
     }
     log_info("settings", "%s", text.len ? text.p : "all at their defaults");
     strbuf_fini(&text);
+}
+
+static void write_value(const struct config *c, const struct setting *t, struct strbuf *out) {
+    const char *field = (const char *)c + t->offset;
+    switch (t->kind) {
+    case SETTING_BOOL: strbuf_add_str(out, *(const bool *)field ? "true" : "false"); break;
+    case SETTING_INT:
+    case SETTING_BYTES: strbuf_printf(out, "%lld", (long long)*(const int64_t *)field); break;
+    case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)field); break;
+    default: {
+        const char *s = *(char *const *)field;
+        bool secret = !strcmp(t->name, "auth.keys");
+        if (s && *s && secret) s = "***";
+        jsontext_string(out, s ? s : "", s ? strlen(s) : 0);
+    }
+    }
+}
+
+void config_write_json(const struct config *c, struct strbuf *out) {
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        strbuf_printf(out, "%c\"%s\":", i ? ',' : '{', table[i].name);
+        write_value(c, &table[i], out);
+    }
+    strbuf_add_char(out, '}');
 }
 
 /* ---- run.dir ---- */

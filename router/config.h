@@ -8,6 +8,7 @@
 #include "common/settings.h"
 
 struct err;
+struct strbuf;
 
 struct config {
     char *api_listen, *ops_listen;
@@ -62,6 +63,8 @@ struct config {
 int config_init(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
 void config_help(const char *subcommand);
+// {"name":value,..} of every setting in effect; what is a secret shows as "***".
+void config_write_json(const struct config *c, struct strbuf *out);
 void config_log(const struct config *c); // every value that is not its default
 
 // Makes run.dir (mode 0700) and puts its path in c->run_dir. *ret_temporary: it is a fresh folder under /tmp that

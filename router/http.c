@@ -215,17 +215,38 @@ static struct http_call *call_new(const struct http_handler *h, h2o_req_t *req) 
     return c;
 }
 
-static const char *method_name(enum http_method m) {
-    return m == HTTP_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
-}
-
 static bool is_method(const h2o_req_t *req, const char *name) {
     return h2o_memis(req->input.method.base, req->input.method.len, name, strlen(name));
 }
 
-static void answer_wrong_method(struct http_call *c, const char *allow) {
+static const struct {
+    enum http_method method;
+    const char *name;
+} method_names[] = {{HTTP_GET, "GET"},
+                    {HTTP_GET, "HEAD"},
+                    {HTTP_POST, "POST"},
+                    {HTTP_PUT, "PUT"},
+                    {HTTP_DELETE, "DELETE"}};
+enum { METHOD_NAMES = sizeof method_names / sizeof *method_names, ALLOW_BYTES = 48 };
+
+enum http_method http_method_of(const struct http_call *c) {
+    for (size_t i = 0; i < METHOD_NAMES; i++)
+        if (is_method(c->req, method_names[i].name)) return method_names[i].method;
+    return 0;
+}
+
+static void list_methods(unsigned methods, char ret[ALLOW_BYTES]) {
+    size_t n = 0;
+    for (size_t i = 0; i < METHOD_NAMES; i++)
+        if (methods & method_names[i].method)
+            n += (size_t)snprintf(ret + n, ALLOW_BYTES - n, "%s, ", method_names[i].name);
+    snprintf(ret + n, ALLOW_BYTES - n, "OPTIONS");
+}
+
+void http_wrong_method(struct http_call *c, unsigned methods) {
     struct apierr e;
-    char clip[APIERR_CLIP_BYTES];
+    char clip[APIERR_CLIP_BYTES], *allow = h2o_mem_alloc_pool(&c->req->pool, ALLOW_BYTES);
+    list_methods(methods, allow);
     apierr_set(&e, APIERR_METHOD_NOT_ALLOWED, NULL, "the method must be one of %s, got %s", allow,
                apierr_clip(clip, c->req->input.method.base, c->req->input.method.len));
     struct strbuf body = {0};
@@ -237,20 +258,24 @@ static void answer_wrong_method(struct http_call *c, const char *allow) {
     strbuf_fini(&body);
 }
 
+static void answer_options(struct http_call *c) {
+    char *allow = h2o_mem_alloc_pool(&c->req->pool, ALLOW_BYTES);
+    list_methods(c->endpoint->methods, allow);
+    send_reply(c, &SEND_HEAD(.status = 200, .allow = allow), "", 0);
+}
+
 static void dispatch(const struct http_handler *h, struct http_call *c) {
     h2o_iovec_t path = path_of(c->req);
     for (size_t i = 0; i < h->endpoint_count; i++) {
         const struct http_endpoint *ep = &h->endpoints[i];
         if (!matches(ep, path)) continue;
-        const char *allow = method_name(ep->method);
-        bool get = is_method(c->req, "GET") || is_method(c->req, "HEAD");
         c->endpoint = ep;
         if (is_method(c->req, "OPTIONS"))
-            send_reply(c, &SEND_HEAD(.status = 200, .allow = allow), "", 0);
-        else if (ep->method == HTTP_POST ? is_method(c->req, "POST") : get)
+            answer_options(c);
+        else if (ep->methods & http_method_of(c))
             ep->handle(c);
         else
-            answer_wrong_method(c, allow);
+            http_wrong_method(c, ep->methods);
         return;
     }
     struct apierr e;

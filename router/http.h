@@ -21,12 +21,12 @@ enum {
     HTTP_REQUEST_ID_BYTES = 129, // 128 characters and the NUL
 };
 
-enum http_method { HTTP_GET = 1, HTTP_POST = 2 };
+enum http_method { HTTP_GET = 1, HTTP_POST = 2, HTTP_PUT = 4, HTTP_DELETE = 8 }; // GET: HEAD too
 
 struct http_endpoint {
     const char *path;
-    bool prefix; // path and something behind it
-    enum http_method method;
+    bool prefix;      // path and something behind it
+    unsigned methods; // of enum http_method, or'ed
     void (*handle)(struct http_call *c);
     const char *name; // for metrics and the access log: one of a fixed set
 };
@@ -44,6 +44,10 @@ struct http_call {
     bool has_client_id; // request_id came with X-Request-Id
     char request_id[HTTP_REQUEST_ID_BYTES];
 };
+
+enum http_method http_method_of(const struct http_call *c); // 0: none of them
+// 405, naming those that are.
+void http_wrong_method(struct http_call *c, unsigned methods);
 
 // The handler of h2o: always takes the request.
 int http_on_req(h2o_handler_t *self, h2o_req_t *req);

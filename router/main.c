@@ -21,7 +21,7 @@ static const struct {
     {"serve", cmd_serve, "MODEL: serve a model: the router and its workers"},
     {"router", cmd_router, "MODEL: the router alone; workers join it"},
     {"worker", NULL, "MODEL: a worker for a router started apart"},
-    {"ctl", cmd_ctl, "workers: ask a running router"},
+    {"ctl", cmd_ctl, "drain, restart, list: talk to a running router"},
     {"tokenize", cmd_tokenize, "DIR: JSON strings on stdin into ids"},
     {"inspect", NULL, "MODEL: what is in a checkpoint"},
     {"logits", NULL, "MODEL: the forward alone"},

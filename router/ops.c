@@ -2,6 +2,7 @@
 #include "router/ops.h"
 #include "common/err.h"
 #include "common/mem.h"
+#include "router/admin.h"
 #include "router/api_status.h"
 #include "router/config.h"
 #include "router/http.h"
@@ -36,7 +37,15 @@ static const struct http_endpoint endpoints[] = {
     {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
     {"/version", false, HTTP_GET, api_status_version, "version"},
     {"/admin/v1/workers", false, HTTP_GET, api_status_workers, "admin"},
-    {"/admin/v1/workers/", true, HTTP_GET, api_status_worker, "admin"},
+    {"/admin/v1/workers/", true, HTTP_GET | HTTP_POST, admin_handle_worker, "admin"},
+    {"/admin/v1/restart", false, HTTP_POST, admin_handle_restart, "admin"},
+    {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin"},
+    {"/admin/v1/drain", false, HTTP_POST, admin_handle_drain, "admin"},
+    {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin"},
+    {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin"},
+    {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin"},
+    {"/admin/v1/config", false, HTTP_GET, admin_handle_config, "admin"},
+    {"/admin/v1/log_level", false, HTTP_PUT, admin_handle_log_level, "admin"},
 };
 
 static void on_closed(void *arg) {
@@ -50,6 +59,7 @@ static void on_cut(uv_timer_t *t) {
         listener_cut(o->listener);
         return;
     }
+    admin_detach(o->status.admin);
     listener_close(o->listener, on_closed, o);
     uv_close((uv_handle_t *)&o->cut, NULL);
     uv_close((uv_handle_t *)&o->wake, NULL);
@@ -72,9 +82,9 @@ static void run(void *arg) {
 }
 
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct err *e) {
+              struct admin *admin, struct err *e) {
     struct ops *o = mem_calloc(1, sizeof *o);
-    o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s};
+    o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s, .admin = admin};
     uv_loop_init(&o->loop);
     struct listener_config lc = {
         .loop = &o->loop,
@@ -103,6 +113,7 @@ int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struc
     uv_async_init(&o->loop, &o->wake, on_wake);
     uv_timer_init(&o->loop, &o->cut);
     o->wake.data = o->cut.data = o;
+    admin_attach(admin, &o->loop, listener_sends(o->listener));
     // Signals are the request loop's business.
     sigset_t all, old;
     sigfillset(&all);

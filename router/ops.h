@@ -1,7 +1,9 @@
 /* ops: the ops listener: health, metrics and administration on a loop and thread of their own, so that they answer
- * however busy or stuck the request loop is. Shares nothing with it but the snapshots and the metrics' atomics. */
+ * however busy or stuck the request loop is. Shares nothing with it but the snapshots, the metrics' atomics and the
+ * inboxes of admin.h. */
 #pragma once
 
+struct admin;
 struct config;
 struct err;
 struct metrics;
@@ -9,6 +11,6 @@ struct ops; // defined in ops.c
 struct snapshots;
 
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct err *e);
+              struct admin *admin, struct err *e);
 const char *ops_url(const struct ops *o);
 void ops_stop(struct ops *o); // once in a process: its thread sleeps on until the end; NULL is fine

@@ -351,17 +351,39 @@ void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f) {
     }
 }
 
+// The next choice at b, from the end: each goes to the front of the queue, so that the first comes out first.
+static struct choice *last_at(const struct relay *r, const struct backend *b, uint32_t *io_slot) {
+    while (--*io_slot >= SLOT_FIRST) {
+        struct choice *q = r->slots[*io_slot].choice;
+        if (q && q->backend == b) return q;
+    }
+    return NULL;
+}
+
 void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool planned) {
-    uint32_t lost = 0;
-    // Backwards: each goes to the front of the queue, so the first comes out first.
-    for (uint32_t i = r->slot_count; i-- > SLOT_FIRST;) {
-        struct choice *q = r->slots[i].choice;
-        if (!q || q->backend != b) continue;
+    uint32_t lost = 0, slot = r->slot_count;
+    for (struct choice *q; (q = last_at(r, b, &slot)); lost++) {
         give_slot(r, q);
         choice_lost(q, planned ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
-        lost++;
     }
     if (lost)
         log_warn("streams_lost", "rank=%u streams=%u planned=%d reason=\"%s\"", backend_rank(b),
                  lost, planned, reason);
+}
+
+void relay_move_all(struct relay *r, struct backend *b) {
+    uint32_t slot = r->slot_count;
+    for (struct choice *q; (q = last_at(r, b, &slot));) {
+        relay_cancel(r, q);
+        choice_lost(q, METRIC_CAUSE_MOVE);
+    }
+}
+
+void relay_cancel_all(struct relay *r, struct backend *b, const char *why) {
+    uint32_t slot = r->slot_count;
+    for (struct choice *q; (q = last_at(r, b, &slot));) {
+        struct apierr e;
+        apierr_set(&e, APIERR_CANCELLED_BY_OPERATOR, NULL, "%s", why);
+        request_fail(q->request, &e);
+    }
 }

@@ -22,6 +22,9 @@ void relay_cancel(struct relay *r,
 void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f);
 // planned: the worker ended in good order. Its requests wait for another worker (resume.h).
 void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool planned);
+// Takes every stream away from a worker that goes on living: to wait for another one, or to fail.
+void relay_move_all(struct relay *r, struct backend *b);
+void relay_cancel_all(struct relay *r, struct backend *b, const char *why);
 // Prompt ids that were sent to the rank and are not filled yet.
 uint64_t relay_unfilled(const struct relay *r, uint32_t rank);
 uint32_t relay_streams(const struct relay *r);

@@ -5,6 +5,7 @@
 #include "common/mono.h"
 #include "common/num.h"
 #include "router/access.h"
+#include "router/admin.h"
 #include "router/api_chat.h"
 #include "router/api_completions.h"
 #include "router/api_models.h"
@@ -13,6 +14,7 @@
 #include "router/apierr.h"
 #include "router/backend.h"
 #include "router/config.h"
+#include "router/control.h"
 #include "router/http.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -179,7 +181,7 @@ uint32_t server_ready_workers(const struct server *s) {
 
 /* ---- workers' news ---- */
 
-static void publish(struct server *s) {
+void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
     shot->draining = s->draining;
     shot->ever_ready = s->ever_ready;
@@ -204,7 +206,7 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
         r->was_ready = true;
         report_ready(s);
     }
-    publish(s);
+    server_publish(s);
     server_want_place(s);
 }
 
@@ -287,6 +289,7 @@ static void close_rest(struct runner *r) {
     r->phase = CLOSED;
     ops_stop(r->s.ops); // it reads what the workers' list holds
     r->s.ops = NULL;
+    admin_close(r->s.admin);
     uv_close((uv_handle_t *)&r->tick, NULL);
     uv_close((uv_handle_t *)&r->prepare, NULL);
     uv_close((uv_handle_t *)&r->term, NULL);
@@ -305,6 +308,23 @@ static void stop_workers(struct runner *r) {
     backends_stop(r->s.backends, STOP_GRACE_S, on_workers_stopped, r);
 }
 
+int server_set_draining(struct server *s, bool on, struct apierr *e) {
+    struct runner *r = (struct runner *)s;
+    if (r->phase != RUNNING) return apierr_set(e, APIERR_CONFLICT, NULL, "the router is ending");
+    if (s->draining != on) log_info("operator_drain", "on=%d", on);
+    if (!s->draining && on) s->operator_drain_ms = mono_ms();
+    s->draining = on;
+    if (!on) s->refusing = false;
+    server_publish(s);
+    return ST_OK;
+}
+
+// Refusing begins when load balancers have had the time to see that it is not ready.
+static void settle_operator_drain(struct server *s, uint64_t now) {
+    bool settled = (double)(now - s->operator_drain_ms) >= s->config->settle_s * 1000;
+    if (s->draining && settled) s->refusing = true;
+}
+
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
     r->drain_since_ms = mono_ms();
@@ -313,7 +333,7 @@ static void begin_drain(struct runner *r) {
              (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
              r->config->drain_s);
     listener_drain(r->s.api);
-    publish(&r->s);
+    server_publish(&r->s);
 }
 
 // One step at a time, from the tick.
@@ -362,8 +382,10 @@ static void on_tick(uv_timer_t *t) {
         next = TAILQ_NEXT(q, link); // ending one never ends another
         request_tick(q, now);
     }
+    if (r->phase == RUNNING) settle_operator_drain(s, now);
+    if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
-    publish(s);
+    server_publish(s);
     snapshots_beat(s->snapshots, now);
 }
 
@@ -425,16 +447,19 @@ static int open_all(struct runner *r, struct err *e) {
     s->metrics = metrics_new(s->model->names[0]);
     s->snapshots = snapshots_new();
     s->relay = relay_new(s);
+    s->admin = admin_new(s);
+    s->control = control_new(s);
     uint32_t per_ranks = QUEUE_PER_WORKER * s->ranks;
     queue_init(&s->queue, c->queue_requests_max ? (uint32_t)c->queue_requests_max : per_ranks,
                (uint64_t)c->queue_tokens_max);
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
-    s->status = (struct status_source){s->config, s->metrics, s->snapshots, true};
+    s->status = (struct status_source){
+        .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, e);
+    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, e);
     return st ? st : start_workers(r, e);
 }
 
@@ -442,6 +467,8 @@ static void close_all(struct runner *r) {
     struct server *s = &r->s;
     backends_free(s->backends);
     relay_free(s->relay);
+    control_free(s->control);
+    admin_free(s->admin);
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
@@ -456,6 +483,7 @@ static void fail_start(struct runner *r) {
     struct server *s = &r->s;
     if (s->api) listener_close(s->api, on_api_closed, r);
     ops_stop(s->ops);
+    admin_close(s->admin);
     uv_run(&s->loop, UV_RUN_DEFAULT);
 }
 

@@ -9,8 +9,11 @@
 #include "router/queue.h"
 
 struct access_log;
+struct admin;
+struct apierr;
 struct backends;
 struct config;
+struct control;
 struct err;
 struct listener;
 struct metrics;
@@ -32,6 +35,8 @@ struct server {
     struct access_log *access;
     struct listener *api; // NULL: closed
     struct ops *ops;
+    struct admin *admin;
+    struct control *control;
     struct backends *backends;
     struct relay *relay;
     struct queue queue;
@@ -39,8 +44,9 @@ struct server {
     uint32_t ranks;
     uint64_t no_ready_since_ms; // 0: a worker is ready
     bool ever_ready;
-    bool draining; // SIGTERM came: not ready any more
-    bool refusing; // and new requests are turned away
+    bool draining;              // not ready any more: it ends, or an operator wants it so
+    bool refusing;              // and new requests are turned away
+    uint64_t operator_drain_ms; // an operator's drain began then; 0: none
     bool place_wanted;
 };
 
@@ -48,6 +54,11 @@ struct server {
 // Returns the exit status.
 int server_run(struct config *c, bool spawn);
 
+// The snapshot as of now, for whoever reads it next.
+void server_publish(struct server *s);
+// An operator's drain of the whole router: not ready at once, new requests refused after drain.settle_s; or its end.
+// APIERR_CONFLICT: the router is ending.
+int server_set_draining(struct server *s, bool on, struct apierr *e);
 // Waiting requests are placed on workers with room before the loop sleeps next. From anywhere on the loop.
 void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.

@@ -229,15 +229,30 @@ TEST(a_drained_worker_refuses_until_it_is_told_to_resume) {
     CHECK_OK(bed_submit(0, 1, 1, 30), bed.submit_err);
     struct frame_drain d = {FRAME_DRAIN_FINISH, 0};
     CHECK_OK(backend_drain(bed_rank(0), &d, &bed.submit_err), bed.submit_err);
-    CHECK_OK(bed_submit(0, 2, 1, 5), bed.submit_err); // crosses the DRAIN
+    CHECK_EQ(backend_state(bed_rank(0)),
+             BACKEND_DRAINING); // a STATUS(ready) may still be under way
+    CHECK_EQ(bed_submit(0, 2, 1, 5), ST_CLOSED);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_DRAINED);
     CHECK_EQ(bed.streams[1].count, 30);
-    CHECK_EQ(bed.streams[2].code, FRAME_FAIL_FULL);
     d.mode = FRAME_DRAIN_RESUME;
     CHECK_OK(backend_drain(bed_rank(0), &d, &bed.submit_err), bed.submit_err);
     wait_ready();
     CHECK_OK(bed_submit(0, 3, 1, 5), bed.submit_err);
     BED_UNTIL(bed.streams[3].done);
+    bed_tear_down();
+}
+
+// Nobody told the router: the SUBMIT crosses the STATUS(draining).
+TEST(a_worker_that_was_told_to_end_refuses_what_still_comes) {
+    set_up((struct bed_setup){.spawn = true, .flags = {"x,round_ms=10"}});
+    wait_ready();
+    CHECK_OK(bed_submit(0, 1, 1, 30), bed.submit_err);
+    BED_UNTIL(bed.streams[1].count > 0);
+    kill((pid_t)bed_info(0).pid, SIGTERM);
+    usleep(50000); // the link thread has read the signal before it reads the SUBMIT
+    CHECK_OK(bed_submit(0, 2, 1, 5), bed.submit_err);
+    BED_UNTIL(bed.streams[1].done && bed.streams[2].failed);
+    CHECK_EQ(bed.streams[2].code, FRAME_FAIL_FULL);
     bed_tear_down();
 }
 

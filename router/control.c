@@ -1,0 +1,324 @@
+/* control: see control.h. */
+#include "router/control.h"
+#include "common/err.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/config.h"
+#include "router/relay.h"
+#include "router/server.h"
+#include "router/snapshot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    EXIT_MS = 10000, // a worker without streams that was asked to end gets that long
+};
+
+enum goal { GOAL_RUN, GOAL_DRAIN, GOAL_STOP, GOAL_RESTART };
+
+struct rank_goal {
+    enum goal goal;
+    struct control_how how;
+    uint64_t since_ms;
+    uint64_t exit_ms; // asked to end; 0: not yet
+};
+
+struct operation {
+    struct control_operation o; // id 0: there has been none
+    struct control_how how;
+    uint32_t ranks[SNAPSHOT_WORKERS_MAX];
+    bool asked;          // the present rank has been told
+    uint32_t generation; // it had then
+    uint64_t since_ms;
+};
+
+struct control {
+    struct server *server;
+    struct rank_goal ranks[SNAPSHOT_WORKERS_MAX];
+    struct operation op; // the last one
+};
+
+struct control *control_new(struct server *s) {
+    struct control *c = mem_calloc(1, sizeof *c);
+    c->server = s;
+    return c;
+}
+
+void control_free(struct control *c) {
+    free(c);
+}
+
+const char *control_verb_name(enum control_verb v) {
+    static const char *const names[CONTROL_VERB_COUNT] = {"drain", "resume", "restart", "stop",
+                                                          "start"};
+    return names[v];
+}
+
+/* ---- goals ---- */
+
+static void set_goal(struct control *c, uint32_t rank, enum goal goal,
+                     const struct control_how *how) {
+    c->ranks[rank] = (struct rank_goal){.goal = goal, .how = *how, .since_ms = mono_ms()};
+}
+
+static void ask_to_drain(struct backend *b, enum frame_drain_mode mode) {
+    struct frame_drain d = {.mode = mode};
+    struct err e = {0};
+    if (backend_drain(b, &d, &e))
+        log_warn("drain", "rank=%u reason=\"%s\"", backend_rank(b), e.msg);
+}
+
+// Streams that must not stay any longer.
+static void clear_streams(struct control *c, struct rank_goal *g, struct backend *b, uint64_t now) {
+    bool over = (double)(now - g->since_ms) >= g->how.timeout_s * 1000;
+    if (g->how.streams == CONTROL_CANCEL && over)
+        relay_cancel_all(c->server->relay, b, "an operator cancelled this request");
+    else if (g->how.streams == CONTROL_MOVE || over)
+        relay_move_all(c->server->relay, b);
+}
+
+// Towards STOPPED, from wherever it is.
+static void end_worker(struct rank_goal *g, struct backend *b, const struct backend_info *info,
+                       uint64_t now) {
+    if (g->exit_ms) {
+        if (now - g->exit_ms < EXIT_MS) return;
+        backend_drop(b, "did not end when it was asked to");
+        g->exit_ms = now;
+        return;
+    }
+    if (info->state == BACKEND_DRAINING && info->streams_sent) return;
+    g->exit_ms = now;
+    backend_stop(b);
+}
+
+static void pursue_end(struct control *c, struct rank_goal *g, struct backend *b,
+                       const struct backend_info *info, uint64_t now) {
+    bool guest_gone = !info->supervised && info->state == BACKEND_FAILED;
+    if (info->state != BACKEND_STOPPED && !guest_gone) {
+        end_worker(g, b, info, now);
+        return;
+    }
+    if (g->goal == GOAL_STOP && info->supervised) return; // stays so until START
+    bool restart = g->goal == GOAL_RESTART && info->supervised;
+    g->goal = GOAL_RUN; // of a guest, whoever supervises it does the rest
+    if (restart) backend_start(b);
+}
+
+static void pursue(struct control *c, uint32_t rank, uint64_t now) {
+    struct rank_goal *g = &c->ranks[rank];
+    struct backend *b = backends_at(c->server->backends, rank);
+    struct backend_info info;
+    if (g->goal == GOAL_RUN) return;
+    if (backend_state(b) == BACKEND_READY) ask_to_drain(b, FRAME_DRAIN_FINISH);
+    if (backend_state(b) == BACKEND_DRAINING) clear_streams(c, g, b, now);
+    backend_info(b, &info);
+    if (g->goal != GOAL_DRAIN) pursue_end(c, g, b, &info, now);
+}
+
+/* ---- verbs ---- */
+
+static int conflict(struct apierr *e, enum control_verb verb, const struct backend_info *i) {
+    return apierr_set(e, APIERR_CONFLICT, NULL, "worker %u cannot %s: it is %s%s", i->rank,
+                      control_verb_name(verb), backend_state_name(i->state),
+                      i->supervised ? "" : ", and not this router's to start");
+}
+
+// Too few ready ones would be left without this one.
+static int check_left(const struct control *c, const struct backend_info *i,
+                      const struct control_how *how, struct apierr *e) {
+    uint32_t ready = server_ready_workers(c->server) - (i->state == BACKEND_READY);
+    uint32_t wanted = (uint32_t)c->server->config->ready_workers_min;
+    if (how->force || i->state != BACKEND_READY || ready >= wanted) return ST_OK;
+    return apierr_set(e, APIERR_CONFLICT, NULL,
+                      "%u ready workers would be left, and ready.workers_min is %u (force: true "
+                      "does it all the same)",
+                      ready, wanted);
+}
+
+static bool is_live(enum backend_state s) {
+    return s == BACKEND_READY || s == BACKEND_DRAINING || s == BACKEND_DRAINED;
+}
+
+static int drain(struct control *c, const struct backend_info *i, const struct control_how *how,
+                 bool *ret_changed, struct apierr *e) {
+    struct rank_goal *g = &c->ranks[i->rank];
+    if (!is_live(i->state)) return conflict(e, CONTROL_DRAIN, i);
+    if (g->goal == GOAL_STOP || g->goal == GOAL_RESTART)
+        return apierr_set(e, APIERR_CONFLICT, NULL, "worker %u is being %s", i->rank,
+                          g->goal == GOAL_STOP ? "stopped" : "restarted");
+    int st = check_left(c, i, how, e);
+    if (st) return st;
+    *ret_changed = g->goal != GOAL_DRAIN || i->state != BACKEND_DRAINED;
+    set_goal(c, i->rank, GOAL_DRAIN, how);
+    return ST_OK;
+}
+
+static int resume(struct control *c, const struct backend_info *i, bool *ret_changed,
+                  struct apierr *e) {
+    struct rank_goal *g = &c->ranks[i->rank];
+    if (g->goal == GOAL_RUN && i->state == BACKEND_READY) return ST_OK;
+    if (g->goal != GOAL_DRAIN || !is_live(i->state)) return conflict(e, CONTROL_RESUME, i);
+    *ret_changed = true;
+    g->goal = GOAL_RUN;
+    ask_to_drain(backends_at(c->server->backends, i->rank), FRAME_DRAIN_RESUME);
+    return ST_OK;
+}
+
+static int start(struct control *c, const struct backend_info *i, bool *ret_changed,
+                 struct apierr *e) {
+    struct rank_goal *g = &c->ranks[i->rank];
+    bool down = i->state == BACKEND_STOPPED || i->state == BACKEND_FAILED ||
+                (i->state == BACKEND_BACKOFF && !i->pid);
+    if (!down && g->goal != GOAL_RUN) return conflict(e, CONTROL_START, i);
+    if (!down) return ST_OK;
+    if (!i->supervised) return conflict(e, CONTROL_START, i);
+    *ret_changed = true;
+    g->goal = GOAL_RUN;
+    backend_start(backends_at(c->server->backends, i->rank));
+    return ST_OK;
+}
+
+static int end(struct control *c, const struct backend_info *i, enum control_verb verb,
+               const struct control_how *how, bool *ret_changed, struct apierr *e) {
+    bool down = i->state == BACKEND_STOPPED || (i->state == BACKEND_FAILED && !i->pid);
+    if (down && verb == CONTROL_RESTART) return start(c, i, ret_changed, e);
+    if (i->state == BACKEND_STOPPED) return ST_OK;
+    int st = check_left(c, i, how, e);
+    if (st) return st;
+    *ret_changed = true;
+    set_goal(c, i->rank, verb == CONTROL_STOP ? GOAL_STOP : GOAL_RESTART, how);
+    return ST_OK;
+}
+
+// A rank that no worker has or had is none.
+static int look_up(const struct control *c, uint32_t rank, struct backend_info *ret,
+                   struct apierr *e) {
+    struct backends *set = c->server->backends;
+    struct backend *b = rank < SNAPSHOT_WORKERS_MAX ? backends_at(set, rank) : NULL;
+    if (b) backend_info(b, ret);
+    if (b && (ret->state != BACKEND_STOPPED || ret->generation || ret->supervised)) return ST_OK;
+    return apierr_set(e, APIERR_NOT_FOUND, NULL, "no worker has the rank %u", rank);
+}
+
+int control_worker(struct control *c, uint32_t rank, enum control_verb verb,
+                   const struct control_how *how, bool *ret_changed, struct apierr *e) {
+    struct backend_info i;
+    *ret_changed = false;
+    int st = look_up(c, rank, &i, e);
+    if (st) return st;
+    switch (verb) {
+    case CONTROL_DRAIN: st = drain(c, &i, how, ret_changed, e); break;
+    case CONTROL_RESUME: st = resume(c, &i, ret_changed, e); break;
+    case CONTROL_START: st = start(c, &i, ret_changed, e); break;
+    default: st = end(c, &i, verb, how, ret_changed, e);
+    }
+    if (st) return st;
+    log_info("control", "rank=%u verb=%s state=%s changed=%d timeout_s=%.15g streams=%d", rank,
+             control_verb_name(verb), backend_state_name(i.state), *ret_changed, how->timeout_s,
+             (int)how->streams);
+    pursue(c, rank, mono_ms());
+    return ST_OK;
+}
+
+/* ---- all in turn ---- */
+
+int control_restart_all(struct control *c, const struct control_how *how, uint32_t *ret_id,
+                        struct apierr *e) {
+    struct operation *op = &c->op;
+    struct backend_info i;
+    struct apierr none;
+    if (op->o.id && op->o.state == CONTROL_RUNNING)
+        return apierr_set(e, APIERR_CONFLICT, NULL, "operation %u, a restart of all workers, runs",
+                          op->o.id);
+    *op = (struct operation){
+        .o = {.id = op->o.id + 1, .rank = -1}, .how = *how, .since_ms = mono_ms()};
+    for (uint32_t rank = 0; rank < SNAPSHOT_WORKERS_MAX; rank++)
+        if (!look_up(c, rank, &i, &none) && is_live(i.state)) op->ranks[op->o.steps++] = rank;
+    if (!op->o.steps) {
+        op->o.state = CONTROL_FAILED;
+        return apierr_set(e, APIERR_CONFLICT, NULL, "no worker is ready, draining or drained");
+    }
+    op->o.rank = (int32_t)op->ranks[0];
+    *ret_id = op->o.id;
+    log_info("restart_all", "operation=%u workers=%u", op->o.id, op->o.steps);
+    return ST_OK;
+}
+
+static void end_operation(struct operation *op, const char *error) {
+    op->o.state = error ? CONTROL_FAILED : CONTROL_DONE;
+    op->o.rank = -1;
+    snprintf(op->o.error, sizeof op->o.error, "%s", error ? error : "");
+    log_line(error ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "restart_all_over",
+             "operation=%u steps=%u of=%u error=\"%s\"", op->o.id, op->o.step, op->o.steps,
+             op->o.error);
+}
+
+static void begin_step(struct control *c, struct operation *op, const struct backend_info *i,
+                       uint64_t now) {
+    struct apierr e;
+    bool changed;
+    // Another worker may have died meanwhile: its return is waited for.
+    if (check_left(c, i, &op->how, &e)) {
+        if ((double)(now - op->since_ms) >= op->how.start_s * 1000) end_operation(op, e.message);
+        return;
+    }
+    op->asked = true;
+    op->generation = i->generation;
+    op->since_ms = now;
+    if (control_worker(c, i->rank, CONTROL_RESTART, &op->how, &changed, &e))
+        end_operation(op, e.message);
+}
+
+static void watch_step(struct control *c, struct operation *op, const struct backend_info *i,
+                       uint64_t now) {
+    char why[256];
+    bool started = c->ranks[i->rank].goal == GOAL_RUN;
+    if (i->state == BACKEND_READY && i->generation != op->generation) {
+        op->asked = false;
+        op->since_ms = now;
+        if (++op->o.step == op->o.steps)
+            end_operation(op, NULL);
+        else
+            op->o.rank = (int32_t)op->ranks[op->o.step];
+        return;
+    }
+    bool failed =
+        started && i->supervised && (i->state == BACKEND_FAILED || i->state == BACKEND_BACKOFF);
+    double limit_ms = (op->how.timeout_s + op->how.start_s) * 1000 + EXIT_MS;
+    if (failed)
+        snprintf(why, sizeof why, "worker %u did not start again: %.180s", i->rank, i->reason);
+    else if ((double)(now - op->since_ms) >= limit_ms)
+        snprintf(why, sizeof why, "worker %u is %s and not ready after %.0f s", i->rank,
+                 backend_state_name(i->state), limit_ms / 1000);
+    else
+        return;
+    end_operation(op, why);
+}
+
+static void go_on(struct control *c, uint64_t now) {
+    struct operation *op = &c->op;
+    struct backend_info i;
+    if (!op->o.id || op->o.state != CONTROL_RUNNING) return;
+    backend_info(backends_at(c->server->backends, op->ranks[op->o.step]), &i);
+    if (op->asked)
+        watch_step(c, op, &i, now);
+    else
+        begin_step(c, op, &i, now);
+}
+
+bool control_operation(const struct control *c, uint32_t id, struct control_operation *ret) {
+    *ret = c->op.o;
+    return id && c->op.o.id == id;
+}
+
+void control_tick(struct control *c) {
+    uint64_t now = mono_ms();
+    uint32_t ranks = min_u32(backends_count(c->server->backends), SNAPSHOT_WORKERS_MAX);
+    for (uint32_t rank = 0; rank < ranks; rank++) pursue(c, rank, now);
+    go_on(c, now);
+}

@@ -1,0 +1,54 @@
+/* control: what an operator asks of the workers: drain, resume, stop, start, restart, one of them or all in turn.
+ *
+ * A verb sets a rank's goal; the goal is pursued from then on, over crashes too, until it is reached or another verb
+ * comes. From the moment a verb that drains has returned, no new request reaches that worker. Loop thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct apierr;
+struct control; // defined in control.c
+struct server;
+
+enum control_verb {
+    CONTROL_DRAIN,
+    CONTROL_RESUME,
+    CONTROL_RESTART,
+    CONTROL_STOP,
+    CONTROL_START,
+    CONTROL_VERB_COUNT
+};
+
+enum control_streams { // what becomes of a draining worker's streams
+    CONTROL_FINISH,    // they finish; those that run at the timeout move
+    CONTROL_MOVE,      // they go on at another worker at once
+    CONTROL_CANCEL,    // they finish; those that run at the timeout fail
+};
+
+struct control_how {
+    double timeout_s; // of the drain
+    double start_s;   // of a restart: until the worker is ready again
+    enum control_streams streams;
+    bool force; // fewer ready workers than ready.workers_min are fine
+};
+
+struct control_operation { // a restart of all
+    uint32_t id, step, steps;
+    enum { CONTROL_RUNNING, CONTROL_DONE, CONTROL_FAILED } state;
+    int32_t rank; // the present one; -1: over
+    char error[1024];
+};
+
+struct control *control_new(struct server *s);
+void control_free(struct control *c); // NULL is fine
+
+const char *control_verb_name(enum control_verb v); // "drain"
+// APIERR_NOT_FOUND: no such rank; APIERR_CONFLICT: not from its present state, or too few ready workers would be left.
+// *ret_changed: false where it was so already.
+int control_worker(struct control *c, uint32_t rank, enum control_verb verb,
+                   const struct control_how *how, bool *ret_changed, struct apierr *e);
+// Restarts every rank that a worker has, one after the other, each ready again before the next.
+int control_restart_all(struct control *c, const struct control_how *how, uint32_t *ret_id,
+                        struct apierr *e);
+bool control_operation(const struct control *c, uint32_t id, struct control_operation *ret);
+void control_tick(struct control *c); // often: goals and the operation go on

@@ -1,0 +1,365 @@
+"""An operator drains, restarts, stops and starts workers and the router: clients notice nothing but what was asked for."""
+
+import concurrent.futures
+import os
+import signal
+import subprocess
+import time
+
+from harness import (BUILD, SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, test,
+                     wait_for)
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 120, "ignore_eos": True,
+        "seed": 7, "temperature": 0.9}
+LONG = {**BODY, "max_tokens": 2000}
+
+
+def admin(s, method, path, body=None, status=None):
+    with s.connect(s.ops_port) as c:
+        r = c.request(method, f"/admin/v1/{path}", body)
+        if status is not None:
+            check_eq(r.status, status, f"status of {method} {path} -> {r.body[:300]!r}")
+        return r
+
+
+def post(s, path, status, **body):
+    return admin(s, "POST", path, body or None, status).json()
+
+
+class Stream:
+    def __init__(self, s, body):
+        c = s.connect()
+        c.send_request("POST", CHAT, {**body, "stream": True})
+        self.reader = EventReader(c)
+        self.worker = int(self.reader.head.header("x-railyard-worker"))
+        self.events = [self.reader.next()]
+
+    def rest(self):
+        self.events += self.reader.rest()
+        self.reader.c.close()
+        return self.events
+
+    def sha(self):
+        check_eq(self.rest()[-1], "[DONE]", "last event")
+        return join_chunks(self.events[:-1])["token_sha256"]
+
+    def resumed(self):
+        return join_chunks(self.events[:-1])["railyard"]["resumed"]
+
+
+def sha(reply):
+    return reply["choices"][0]["token_sha256"]
+
+
+def two(*flags):
+    return Server("--workers=2", "--threads=1", *flags)
+
+
+def both_ready(s):
+    for rank in range(2):
+        s.wait_worker(rank)
+
+
+@test
+def a_drained_worker_finishes_its_streams_and_takes_no_more():
+    with two() as s:
+        both_ready(s)
+        wanted = sha(s.chat(**LONG))
+        stream = Stream(s, LONG)
+        post(s, f"workers/{stream.worker}/drain", 202)
+        for _ in range(20):
+            r = s.post(CHAT, {**BODY, "max_tokens": 2})
+            check_eq(int(r.header("x-railyard-worker")), 1 - stream.worker, "worker of a request behind the drain")
+        check_eq(stream.sha(), wanted, "hash")
+        check_eq(stream.resumed(), 0, "resumed")
+        s.wait_worker(stream.worker, "drained")
+        post(s, f"workers/{stream.worker}/drain", 200)
+        post(s, f"workers/{stream.worker}/resume", 202)
+        s.wait_worker(stream.worker, "ready")
+        post(s, f"workers/{stream.worker}/resume", 200)
+        check_eq(s.metric("railyard_worker_restarts_total"), 0, "restarts")
+
+
+@test
+def streams_move_at_once_or_at_the_timeout_and_have_the_same_ids():
+    with two() as s:
+        both_ready(s)
+        wanted = sha(s.chat(**LONG))
+        for how in ({"streams": "move"}, {"timeout_s": 0.05}):
+            stream = Stream(s, LONG)
+            post(s, f"workers/{stream.worker}/drain", 202, **how)
+            check_eq(stream.sha(), wanted, f"hash with {how}")
+            check_eq(stream.resumed(), 1, f"resumed with {how}")
+            s.wait_worker(stream.worker, "drained")
+            post(s, f"workers/{stream.worker}/resume", 202)
+            s.wait_worker(stream.worker)
+        check_eq(s.metric("railyard_resumes_total", result="ok", cause="move"), 2, "moves")
+        s.wait_idle()
+
+
+@test
+def a_drain_that_cancels_fails_what_runs_at_its_timeout():
+    with two() as s:
+        both_ready(s)
+        stream = Stream(s, {**LONG, "max_tokens": 3900})
+        post(s, f"workers/{stream.worker}/drain", 202, streams="cancel", timeout_s=0.05)
+        last = stream.rest()[-1]
+        check_in("error", last, "last event")
+        check_eq(last["error"]["code"], "cancelled_by_operator", "code")
+        s.wait_worker(stream.worker, "drained")
+
+
+@test
+def what_cannot_be_is_refused_and_changes_nothing():
+    with two() as s:
+        both_ready(s)
+        for path, status, code, body in [
+                ("workers/7/drain", 404, "not_found", {}), ("workers/x/drain", 404, "not_found", {}),
+                ("workers/0/dance", 404, "unknown_url", {}), ("workers/0/drain", 400, "invalid_value", {"forse": True}),
+                ("workers/0/drain", 400, "invalid_value", {"timeout_s": -1}),
+                ("workers/0/drain", 400, "invalid_value", {"timeout_s": "x"}),
+                ("workers/0/drain", 400, "invalid_value", {"streams": "drop"}),
+                ("workers/0/drain", 400, "invalid_type", {"force": 1})]:
+            r = admin(s, "POST", path, body or None, status)
+            check_eq(r.json()["error"]["code"], code, f"code of {path} {body}")
+        admin(s, "POST", "workers/0", None, 405)
+        admin(s, "GET", "workers/0/drain", None, 405)
+        admin(s, "GET", "operations/99", None, 404)
+        admin(s, "DELETE", "requests/nobody", None, 404)
+        check_eq([w["state"] for w in s.workers()], ["ready", "ready"], "states")
+        # The last ready worker goes only by force.
+        post(s, "workers/0/drain", 202)
+        refused = post(s, "workers/1/drain", 409)["error"]
+        check_eq(refused["code"], "conflict", "code")
+        check_in("ready.workers_min", refused["message"], "message")
+        check_eq(s.worker(1)["state"], "ready", "state")
+        post(s, "workers/1/drain", 202, force=True)
+        wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+        for rank in range(2):
+            post(s, f"workers/{rank}/resume", 202)
+        both_ready(s)
+        s.chat(**BODY)
+
+
+@test
+def stop_stays_and_start_brings_it_back():
+    with two() as s:
+        both_ready(s)
+        pid = s.worker(1)["pid"]
+        post(s, "workers/1/stop", 202)
+        s.wait_worker(1, "stopped")
+        wait_for(lambda: not alive(pid), "its process is gone")
+        post(s, "workers/1/stop", 200)
+        check_eq(admin(s, "POST", "workers/1/drain", None, 409).json()["error"]["code"], "conflict", "code")
+        for _ in range(5):
+            s.chat(**{**BODY, "max_tokens": 3})
+        check_eq(s.worker(1)["state"], "stopped", "state")
+        post(s, "workers/1/start", 202)
+        s.wait_worker(1, other_than_pid=pid)
+        post(s, "workers/1/start", 200)
+
+
+@test
+def a_restart_moves_or_finishes_its_streams_and_makes_a_new_process():
+    with two() as s:
+        both_ready(s)
+        wanted = sha(s.chat(**LONG))
+        for how in ({}, {"streams": "move"}):
+            stream = Stream(s, LONG)
+            pid = s.worker(stream.worker)["pid"]
+            post(s, f"workers/{stream.worker}/restart", 202, **how)
+            check_eq(stream.sha(), wanted, f"hash with {how}")
+            s.wait_worker(stream.worker, other_than_pid=pid)
+        check_eq(s.metric("railyard_worker_failures_total"), 0, "failures")
+
+
+@test
+def a_worker_started_by_hand_is_asked_to_end_and_may_come_back():
+    with Server(command="router", wait_ready=False) as s:
+        with Worker(s) as w:
+            s.wait_ready()
+            post(s, "workers/0/stop", 202, force=True)
+            check_eq(w.wait(), 0, "exit status")
+            s.wait_worker(0, "stopped")
+            check_eq(post(s, "workers/0/start", 409)["error"]["code"], "conflict", "code")
+        with Worker(s):
+            s.wait_ready()
+            s.chat(**BODY)
+
+
+@test
+def a_restart_of_all_under_load_fails_nothing_and_never_goes_below_the_minimum():
+    count = 2 if SMALL else 4
+    with Server(f"--workers={count}", "--threads=1", f"--ready.workers_min={count - 1}") as s:
+        for rank in range(count):
+            s.wait_worker(rank)
+        bodies = [{**BODY, "seed": i, "max_tokens": 60 + 20 * i} for i in range(8)]
+        wanted = [sha(s.chat(**b)) for b in bodies]
+        pids = [w["pid"] for w in s.workers()]
+        stop, gaps, fewest = [], [], [count]
+
+        def client(i):
+            done = 0
+            while not stop or done < 2:
+                c = s.connect()
+                c.send_request("POST", CHAT, {**bodies[i], "stream": True})
+                reader, events, last = EventReader(c), [], None
+                while (e := reader.next()) is not None:
+                    events.append(e)
+                    now = time.monotonic()
+                    if last is not None:
+                        gaps.append(now - last)
+                    last = now
+                c.close()
+                check_eq(events[-1], "[DONE]", "last event")
+                check_eq(join_chunks(events[:-1])["token_sha256"], wanted[i], f"hash of client {i}")
+                done += 1
+            return done
+
+        def watch():
+            while not stop:
+                fewest[0] = min(fewest[0], s.get("/readyz").json()["workers"]["ready"])
+
+        with concurrent.futures.ThreadPoolExecutor(9) as pool:
+            runs = [pool.submit(client, i) for i in range(8)] + [pool.submit(watch)]
+            try:
+                op = post(s, "restart", 202)
+                check_eq(post(s, "restart", 409)["error"]["code"], "conflict", "code of a second one")
+                op = wait_for(lambda: (o := admin(s, "GET", f"operations/{op['id']}?wait_s=30", None, 200).json())["state"]
+                              != "running" and o, "the operation ends")
+            finally:
+                stop.append(1)
+            replies = sum(r.result() or 0 for r in runs)
+        check_eq((op["state"], op["error"], op["step"]), ("done", None, count), "operation")
+        check(not set(pids) & {w["pid"] for w in s.workers()}, "a process is the old one")
+        check(fewest[0] >= count - 1, f"only {fewest[0]} workers were ready at one time")
+        check_eq(s.metric("vllm:request_success_total", finished_reason="error"), 0, "failed requests")
+        gaps.sort()
+        note(f"{replies} replies over a restart of {count} workers; gap between events p50 {gaps[len(gaps) // 2] * 1e3:.1f} ms, "
+             f"p99 {gaps[len(gaps) * 99 // 100] * 1e3:.1f} ms, longest {gaps[-1] * 1e3:.1f} ms")
+
+
+@test
+def a_restart_of_all_stops_at_the_first_worker_that_does_not_come_back():
+    with Server("--workers=2", "--threads=1", command="router", wait_ready=False) as s, Worker(s), Worker(s):
+        both_ready(s)
+        op = post(s, "restart", 202, start_s=0.5, timeout_s=0.1)
+        op = wait_for(lambda: (o := admin(s, "GET", f"operations/{op['id']}", None, 200).json())["state"] != "running" and o,
+                      "the operation ends")
+        check_eq((op["state"], op["step"]), ("failed", 0), "operation")
+        check_in("worker 0", op["error"], "error")
+        check_eq(s.worker(1)["state"], "ready", "the other worker")
+
+
+@test
+def the_router_drains_and_undrains():
+    with Server("--threads=1", "--drain.settle_s=0") as s:
+        stream = Stream(s, LONG)
+        post(s, "drain", 200)
+        check_eq(s.get("/readyz").status, 503, "/readyz")
+        check_eq(s.get("/livez").status, 200, "/livez")
+        wait_for(lambda: s.post(CHAT, BODY).status == 503, "new requests are refused")
+        check_eq(s.post(CHAT, BODY).json()["error"]["code"], "draining", "code")
+        stream.sha()
+        post(s, "undrain", 200)
+        check_eq(s.get("/readyz").status, 200, "/readyz")
+        s.chat(**BODY)
+
+
+@test
+def requests_in_flight_are_listed_without_text_and_can_be_cancelled():
+    with Server("--threads=1", "--streams=1", "--worker.progress_s=300") as s:
+        stream = Stream(s, {**LONG, "max_tokens": 3900})
+        with s.stopped(s.worker()["pid"]), concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(s.post, CHAT, BODY, [("X-Request-Id", "waits")])
+            found = wait_for(lambda: len(f := admin(s, "GET", "requests", None, 200).json()) == 2 and f, "both are listed")
+            check_eq([(r["state"], r["worker"], r["stream"]) for r in found], [("decode", 0, True), ("queued", -1, False)], "list")
+            check(found[0]["completion_tokens"] > 0 and "fox" not in str(found), f"{found}")
+            check_eq([r["request_id"] for r in admin(s, "GET", "requests?state=queued", None, 200).json()], ["waits"], "queued")
+            check_eq(len(admin(s, "GET", "requests?worker=0", None, 200).json()), 1, "at worker 0")
+            check_eq(len(admin(s, "GET", "requests?limit=1", None, 200).json()), 1, "limited")
+            admin(s, "DELETE", "requests/waits", None, 200)
+            check_eq((waits.result().status, waits.result().json()["error"]["code"]), (500, "cancelled_by_operator"), "the queued one")
+            check_eq(waits.result().header("x-should-retry"), "false", "x-should-retry")
+            admin(s, "DELETE", f"requests/{found[0]['id']}", None, 200)
+        check_eq(stream.rest()[-1]["error"]["code"], "cancelled_by_operator", "the stream")
+        s.wait_idle()
+
+
+@test
+def a_call_that_waits_for_a_state_returns_with_it_or_at_its_timeout():
+    with two() as s:
+        both_ready(s)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(admin, s, "GET", "workers/1?wait_state=drained&timeout_s=60")
+            post(s, "workers/1/drain", 202)
+            check_eq(waits.result().json()["state"], "drained", "state")
+        check_eq(admin(s, "GET", "workers/1?wait_state=ready&timeout_s=0", None, 200).json()["state"], "drained", "state")
+        admin(s, "GET", "workers/1?wait_state=asleep", None, 400)
+        # A client that leaves while it waits leaves nothing behind.
+        c = s.connect(s.ops_port)
+        c.send_request("GET", "/admin/v1/workers/1?wait_state=ready&timeout_s=600")
+        c.close()
+
+
+@test
+def settings_and_log_level_are_told_and_set():
+    with Server("--threads=1", "--queue.wait_s=17") as s:
+        config = admin(s, "GET", "config", None, 200).json()
+        check_eq((config["queue.wait_s"], config["workers"]), (17, 1), "settings")
+        for level, told in (("error", 0), ("info", 1)):
+            before = s.log_text().count(" control ")
+            admin(s, "PUT", "log_level", {"level": level}, 200)
+            post(s, "workers/0/drain", 202, force=True)
+            post(s, "workers/0/resume", 202)
+            wait_for(lambda: s.log_text().count(" control ") >= before + 2 * told, "the log tells of it")
+            check_eq(s.log_text().count(" control "), before + 2 * told, f"lines at level {level}")
+        admin(s, "PUT", "log_level", {"level": "loud"}, 400)
+
+
+@test
+def ctl_does_what_the_api_does():
+    with two() as s:
+        both_ready(s)
+
+        def ctl(*args, wanted=0):
+            p = subprocess.run([os.path.join(BUILD, "railyard"), "ctl", *args, f"--ops=127.0.0.1:{s.ops_port}"],
+                               capture_output=True, text=True, timeout=120, check=False)
+            check_eq(p.returncode, wanted, f"exit status of ctl {args}: {p.stdout} {p.stderr}")
+            return p.stdout + p.stderr
+
+        check_in("drained", ctl("drain", "1", "--wait"), "drain --wait")
+        check_in("workers_min", ctl("drain", "0", wanted=1), "the last one")
+        check_in("ready", ctl("resume", "1", "--wait"), "resume --wait")
+        pid = s.worker(1)["pid"]
+        check_in("ready", ctl("restart", "1", "--wait"), "restart --wait")
+        check(s.worker(1)["pid"] != pid, "the process is the old one")
+        check_in("stopped", ctl("stop", "1", "--wait"), "stop --wait")
+        check_in("ready", ctl("start", "1", "--wait"), "start --wait")
+        check_in('"state":"done"', ctl("restart", "all", "--wait"), "restart all --wait")
+        check_in("state", ctl("requests"), "requests")
+        check_in("no request", ctl("cancel", "nobody", wanted=1), "cancel")
+        check_in('"workers":2', ctl("config"), "config")
+        check_in("warn", ctl("log-level", "warn"), "log-level")
+        check_in("true", ctl("drain"), "drain")
+        check_in("false", ctl("undrain"), "undrain")
+        check_in("use: railyard ctl", ctl("dance", wanted=2), "usage")
+        check_in("use: railyard ctl", ctl("--help"), "help")
+
+
+@test
+def a_crash_in_a_drain_does_not_bring_the_worker_back_to_work():
+    with two() as s:
+        both_ready(s)
+        post(s, "workers/1/drain", 202)
+        pid = s.wait_worker(1, "drained")["pid"]
+        os.kill(pid, signal.SIGKILL)
+        s.wait_worker(1, "drained", other_than_pid=pid)
+        for _ in range(10):
+            check_eq(s.post(CHAT, {**BODY, "max_tokens": 2}).header("x-railyard-worker"), "0", "worker")
+        post(s, "workers/1/resume", 202)
+        s.wait_worker(1)
+
+
+main()
