@@ -13,7 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STRENGTH_DEFAULT = 0, STRENGTH_FILE = 1, STRENGTH_FLAG = 2, FILE_LINE_BYTES = 8192 };
+enum {
+    STRENGTH_DEFAULT = 0,
+    STRENGTH_FILE = 1,
+    STRENGTH_FLAG = 2,
+    FILE_LINE_BYTES = 8192,
+    NEAR_MAX = 3
+};
 
 static void *field(const struct settings *s, const struct setting *t) {
     return (char *)s->values + t->offset;
@@ -158,7 +164,8 @@ static size_t distance(const char *a, const char *b) {
 
 static int unknown(const struct settings *s, const char *name, struct err *e) {
     const struct setting *near = NULL;
-    size_t best = 4;
+    // A slip changes a letter in three at most; further off, another name is a guess and no help.
+    size_t best = min_size(strlen(name) / 3, NEAR_MAX) + 1;
     for (size_t i = 0; i < s->count; i++) {
         size_t d = distance(name, s->table[i].name);
         if (d < best) near = &s->table[i], best = d;

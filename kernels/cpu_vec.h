@@ -95,8 +95,19 @@ CPU_INLINE vn vn_from_f16(vnu u) {
     return (vn)((vnu)((special & kept) | (~special & scaled)) | sign);
 }
 
+// Exact: e4m3's bias is 7, fp32's 127. 0x7f is NaN.
+CPU_INLINE vn vn_from_e4m3(const uint8_t *p) {
+    vnu u;
+    for (uint32_t i = 0; i < NATIVE; i++) u[i] = p[i];
+    vnu rest = u & 0x7fu;
+    vni nan = (vni)(rest == 0x7fu);
+    vnu scaled = (vnu)((vn)(rest << 20) * 0x1p120f);
+    return (vn)((vnu)((nan & 0x7fc00000) | (~nan & (vni)scaled)) | (u & 0x80u) << 24);
+}
+
 CPU_INLINE vn vn_load_dtype(const void *p, uint64_t first, enum dtype d) {
     if (d == DTYPE_F32) return vn_load((const float *)p + first);
+    if (d == DTYPE_E4M3) return vn_from_e4m3((const uint8_t *)p + first);
     vnu u = vnu_widen((const uint16_t *)p + first);
     return d == DTYPE_BF16 ? (vn)(u << 16) : vn_from_f16(u);
 }
@@ -204,6 +215,18 @@ CPU_INLINE vh vf_to_bf16(vf v) {
     vi nan = v != v;
     u = (vu)((nan & (vi)(u | 0x400000u)) | (~nan & (vi)rounded));
     return __builtin_convertvector(u >> 16, vh);
+}
+
+// To the nearest e4m3 number, ties to even, what lies beyond 448 to 448; a NaN becomes 0x7f. In the low 8 bits of each lane.
+CPU_INLINE vu vf_to_e4m3(vf v) {
+    vu u = (vu)v, sign = u >> 24 & 0x80u, mag = u & 0x7fffffffu;
+    vu normal = (mag + 0x7ffffu + (mag >> 20 & 1u) - (120u << 23)) >> 20;
+    vu small =
+        (vu)((vf)mag + 16384.0f) - 0x46800000u; // subnormal: multiples of 2^-9, by one rounded sum
+    vi is_small = (vi)(mag < 0x3c800000u), is_large = (vi)(mag >= 0x43e00000u), nan = v != v;
+    vi r = (is_small & (vi)small) | (~is_small & (vi)normal);
+    r = (is_large & 0x7e) | (~is_large & r);
+    return (vu)((nan & 0x7f) | (~nan & (r | (vi)sign)));
 }
 
 // The sum of the lanes: halves added, i + 8, then i + 4, i + 2, i + 1.

@@ -1,4 +1,4 @@
-/* math_sincos: sin and cos in double, without the C library: the same bits everywhere. Pure, any thread.
+/* math_sincos: sin and cos in double, without the C library: the same bits everywhere, on the CPU and on a GPU. Pure, any thread.
  *
  * For |x| up to 2^21, which holds the angle of any position below a million with room to spare; the error is below 2 ulp
  * of the larger of the two. x = n pi/2 + r: pi/2 in three parts of 33 bits, so that n times the first two is exact
@@ -6,11 +6,17 @@
 #pragma once
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define SINCOS_FN static __host__ __device__ __forceinline__
+#else
+#define SINCOS_FN static inline
+#endif
+
 struct sincos {
     double sin, cos;
 };
 
-static inline double sincos_reduce(double x, int64_t *ret_quarter) {
+SINCOS_FN double sincos_reduce(double x, int64_t *ret_quarter) {
     const double two_over_pi = 0.63661977236758134308;
     const double part1 = 0x1.921fb544p+0, part2 = 0x1.0b4611a6p-34, part3 = 0x1.3198a2e037073p-69;
     double turns = x * two_over_pi;
@@ -20,7 +26,7 @@ static inline double sincos_reduce(double x, int64_t *ret_quarter) {
     return ((x - nd * part1) - nd * part2) - nd * part3;
 }
 
-static inline struct sincos sincos_f64(double x) {
+SINCOS_FN struct sincos sincos_f64(double x) {
     int64_t n;
     double r = sincos_reduce(x, &n), z = r * r;
     // 1/k! for k = 17, 15, .. 3 and 16, 14, .. 2, signs alternating
@@ -42,10 +48,14 @@ static inline struct sincos sincos_f64(double x) {
     c = c * z + 1.0 / 24.0;
     c = c * z - 0.5;
     double cosine = 1.0 + z * c;
-    switch (n & 3) {
-    case 0: return (struct sincos){sine, cosine};
-    case 1: return (struct sincos){cosine, -sine};
-    case 2: return (struct sincos){-sine, -cosine};
-    default: return (struct sincos){-cosine, sine};
+    struct sincos ret = {sine, cosine};
+    if (n & 1) {
+        ret.sin = cosine;
+        ret.cos = -sine;
     }
+    if (n & 2) {
+        ret.sin = -ret.sin;
+        ret.cos = -ret.cos;
+    }
+    return ret;
 }

@@ -5,10 +5,11 @@
 // An address on the device. An integer, so that nothing outside kernels/ can follow it; 0 is "none". Offsets are bytes.
 typedef uint64_t devptr;
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
+// E4M3: 8 bits (OCP FP8), of the KV cache alone.
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_E4M3 };
 
 static inline uint32_t dtype_bytes(enum dtype d) {
-    return d == DTYPE_F32 ? 4 : 2;
+    return d == DTYPE_F32 ? 4 : d == DTYPE_E4M3 ? 1 : 2;
 }
 
 // The codes of EXL3 (ExLlamaV3's format, after QTIP): how a 16-bit state becomes a value. See linear/exl3_decode.h.
@@ -66,5 +67,6 @@ struct kv_view {
     devptr table; // u32
     uint32_t pages_per_slot;
     uint32_t heads, dim;
-    enum dtype dtype; // F32 or BF16, rounded to nearest even at the store
+    enum dtype
+        dtype; // F32, BF16 or E4M3: to nearest even at the store; E4M3 with what lies beyond 448 to 448
 };

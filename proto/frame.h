@@ -1,12 +1,12 @@
 /* frame: the messages between router and worker: layout, limits, versions, encode and decode.
  *
- * A frame is one nng message holding one msgpack array [type, generation, field, ...]. docs: proto/frame.md has the
+ * A frame is one message holding one msgpack array [type, generation, field, ...]. docs: proto/frame.md has the
  * layout of each and the state diagram of a worker's life. Encoders append to a strbuf; decoders take untrusted
  * bytes, check them against the limits below before anything is unpacked, and allocate in the caller's arena.
  * Ids travel as msgpack bin, four little-endian bytes each. No nng in here. Any thread.
  *
  * Two sockets carry them. The lobby (a unix stream, one path known to all: u32 length, frame) takes HELLO and answers
- * WELCOME or FAIL. WELCOME names a pair0 socket made for this one incarnation of the worker; all else goes over that.
+ * WELCOME or FAIL. WELCOME names a socket made for this one incarnation of the worker; all else goes over that.
  * `generation` counts the incarnations of a rank (1, 2, ...): a frame of another generation is dropped.
  * A stream is named by (id, epoch): the id is a slot of the router's, the epoch counts that slot's users. */
 #pragma once
@@ -39,7 +39,7 @@ enum frame_type {
 };
 
 enum {
-    FRAME_BYTES_MAX = 8 << 20,        // of a whole frame; also nng's receive limit on every socket
+    FRAME_BYTES_MAX = 8 << 20, // of a whole frame; also the receive limit of every connection
     FRAME_LOBBY_BYTES_MAX = 64 << 10, // of a frame to or from the lobby
     FRAME_DEPTH_MAX = 8,              // containers within containers
     FRAME_OBJECTS_MAX = 1 << 20,      // msgpack objects in one frame
@@ -95,7 +95,7 @@ struct frame_welcome {
     uint32_t generation;
     uint64_t
         router_epoch; // of this router process; a worker that dials again and sees another knows its streams are gone
-    const char *path;  // nng url of the worker's own socket
+    const char *path;  // url of the worker's own socket, ipc://PATH
     double progress_s; // how long work may stand still before the router calls the worker hung
 };
 

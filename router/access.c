@@ -1,6 +1,8 @@
 /* access: see access.h. */
 #include "router/access.h"
 #include "common/err.h"
+#include "common/log.h"
+#include "common/logfd.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/strbuf.h"
@@ -15,26 +17,30 @@
 #include <unistd.h>
 
 struct access_log {
-    int fd; // -1: off
+    bool on, is_stderr;
+    int fd; // -1: stderr or off
+    struct logfd out;
 };
 
 int access_open(struct access_log **ret, const char *where, struct err *e) {
     int fd = -1;
-    if (!strcmp(where, "stderr")) {
-        fd = STDERR_FILENO;
-    } else if (*where && strcmp(where, "off")) {
-        fd = open(where, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    bool is_stderr = !strcmp(where, "stderr"), off = !*where || !strcmp(where, "off");
+    if (!is_stderr && !off) {
+        // A pipe that nobody reads is refused here and now rather than waited for.
+        fd = open(where, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
         if (fd < 0) return err_errno(e, "open log.access '%s'", where);
     }
     struct access_log *l = mem_calloc(1, sizeof *l);
-    l->fd = fd;
+    *l = (struct access_log){.on = !off, .is_stderr = is_stderr, .fd = fd};
+    logfd_open(&l->out, fd);
     *ret = l;
     return ST_OK;
 }
 
 void access_close(struct access_log *l) {
     if (!l) return;
-    if (l->fd > STDERR_FILENO) close(l->fd);
+    logfd_close(&l->out);
+    if (l->fd >= 0) close(l->fd);
     free(l);
 }
 
@@ -84,7 +90,7 @@ static const char *protocol(const struct http_call *c) {
 }
 
 void access_write(struct access_log *l, const struct http_call *c, const char *model) {
-    if (l->fd < 0) return;
+    if (!l->on) return;
     const struct access_facts *f = &c->facts;
     struct strbuf b = {0};
     add_time(&b);
@@ -102,7 +108,20 @@ void access_write(struct access_log *l, const struct http_call *c, const char *m
     add_facts(&b, f, model);
     strbuf_printf(&b, ",\"total_ms\":%.1f,\"bytes_in\":%zu,\"bytes_out\":%zu}\n",
                   (double)(mono_us() - c->begun_us) / 1000, c->req->entity.len, c->bytes_out);
-    ssize_t n = write(l->fd, b.p, b.len);
-    (void)n; // a log that cannot be written has nowhere to say so
+    access_flush(l);
+    if (l->is_stderr)
+        log_raw(b.p, b.len);
+    else
+        logfd_write(&l->out, b.p, b.len);
+    strbuf_fini(&b);
+}
+
+void access_flush(struct access_log *l) {
+    uint64_t dropped = l->is_stderr ? 0 : logfd_take_dropped(&l->out); // the log counts its own
+    if (!dropped) return;
+    struct strbuf b = {0};
+    add_time(&b);
+    strbuf_printf(&b, ",\"dropped\":%llu}\n", (unsigned long long)dropped);
+    logfd_write(&l->out, b.p, b.len);
     strbuf_fini(&b);
 }

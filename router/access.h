@@ -1,5 +1,6 @@
 /* access: the access log: one JSON line at the end of each request. Never a prompt, an output or a key.
- * Any thread: a line is one write. */
+ * Nobody waits for a reader: what a pipe does not take is kept up to a bound, then lines are dropped and counted, in a
+ * line {"time":...,"dropped":N} or, on stderr, in the log. Loop thread only. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,3 +27,4 @@ struct access_facts { // what a generating request adds to its line; zero: nothi
 int access_open(struct access_log **ret, const char *where, struct err *e);
 void access_close(struct access_log *l); // NULL is fine
 void access_write(struct access_log *l, const struct http_call *c, const char *model);
+void access_flush(struct access_log *l); // from the tick: what waits for a slow reader

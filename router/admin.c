@@ -77,24 +77,23 @@ static void job_free(struct job *j) {
     free(j);
 }
 
-static void on_answer(void *owner, struct nng_msg *msg, int result);
+static void on_answer(void *owner, struct nng_msg *msg);
 
-static void on_loop(void *owner, struct nng_msg *msg, int result) {
+static void on_loop(void *owner, struct nng_msg *msg) {
     struct job *j = owner;
     struct admin *a = j->admin;
     (void)msg;
-    (void)result;
     if (a->ops_over) {
         job_free(j);
         return;
     }
     j->again = false;
     j->run(a->server, j);
-    inbox_post(&a->to_ops, on_answer, j, NULL, 0);
+    inbox_post(&a->to_ops, on_answer, j, NULL);
 }
 
 static void post(struct job *j) {
-    inbox_post(&j->admin->to_loop, on_loop, j, NULL, 0);
+    inbox_post(&j->admin->to_loop, on_loop, j, NULL);
 }
 
 static void answer(struct job *j) {
@@ -120,10 +119,9 @@ static bool add_worker_object(struct job *j) {
     return !there || !j->wait_state[0] || !strcmp(state, j->wait_state);
 }
 
-static void on_answer(void *owner, struct nng_msg *msg, int result) {
+static void on_answer(void *owner, struct nng_msg *msg) {
     struct job *j = owner;
     (void)msg;
-    (void)result;
     bool waits = j->again;
     if (j->worker_object && !j->refused) {
         strbuf_reset(&j->out);

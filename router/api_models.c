@@ -37,8 +37,7 @@ static void reply_json(struct http_call *c, struct strbuf *body) {
 static bool refuse_before_ready(struct http_call *c, const struct server *s) {
     if (s->ever_ready) return false;
     struct apierr e;
-    apierr_set(&e, APIERR_NO_READY_WORKER, NULL, "no worker has been ready yet");
-    e.retry_after_ms = 2000;
+    server_no_worker(s, &e);
     send_reply_error(c, &e);
     return true;
 }

@@ -62,6 +62,7 @@ static void ready(struct http_call *c, bool with_error) {
     const struct status_source *s = c->app;
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
+    char fault[SNAPSHOT_TEXT_BYTES];
     struct strbuf body = {0};
     uint64_t requests, tokens;
     metrics_get_queue(s->metrics, &requests, &tokens);
@@ -69,6 +70,8 @@ static void ready(struct http_call *c, bool with_error) {
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
                   "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
                   why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
+    snapshot_fault(shot, fault, sizeof fault);
+    if (why && *fault) add_text(&body, "reason", fault);
     if (why && with_error)
         strbuf_printf(&body,
                       ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",

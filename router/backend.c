@@ -143,6 +143,17 @@ uint32_t backends_count(const struct backends *s) {
     return s->count;
 }
 
+const char *backends_given_up(const struct backends *s) {
+    const char *why = NULL;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const struct backend *b = &s->b[i];
+        if (b->peer || (b->own && b->state != BACKEND_FAILED)) return NULL;
+        if (b->own && (b->child.running || b->child.closing || b->start_at_ms)) return NULL;
+        if (b->own && !why) why = b->reason;
+    }
+    return why;
+}
+
 struct backend *backends_at(struct backends *s, uint32_t rank) {
     return rank < s->count ? &s->b[rank] : NULL;
 }
@@ -259,6 +270,7 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
         .name = text_or_empty(h->name),
         .model = text_or_empty(h->model),
         .reason = b->reason,
+        .fault = b->fault,
         .version = text_or_empty(h->fingerprint.build),
         .pid = b->child.running ? (uint32_t)b->child.process.pid
                : b->peer        ? h->pid

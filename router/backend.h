@@ -1,6 +1,6 @@
 /* backend: the workers as the router sees them: lobby, sockets, processes, restarts.
  *
- * Owns the lobby socket, one pair0 socket per incarnation, and, in `serve`, the child processes. nng's threads only
+ * Owns the lobby socket, one socket per incarnation, and, in `serve`, the child processes. nng's threads only
  * put messages on a list and wake the loop; every callback and every call here is on the loop thread. */
 #pragma once
 #include <stdbool.h>
@@ -62,12 +62,16 @@ void backends_stop(struct backends *s, double grace_s, void (*done)(void *arg), 
 void backends_free(struct backends *s); // after done; NULL is fine
 
 uint32_t backends_count(const struct backends *s);
+// Why no worker will come any more: the reason of the first rank, when every process of ours has failed for good and no
+// other worker is there. NULL: not so.
+const char *backends_given_up(const struct backends *s);
 struct backend *backends_at(struct backends *s, uint32_t rank);
 
 struct backend_info { // a snapshot; strings live until the next call on the loop
     uint32_t rank, generation;
     enum backend_state state;
     const char *name, *model, *reason, *version;
+    const char *fault; // for clients, no path in it: why it is not there; NULL: no fault. Constant
     uint32_t pid;
     bool supervised;
     const char *gpu_name, *gpu_uuid, *gpu_pci;

@@ -29,6 +29,7 @@ struct backend {
     enum backend_state state;
     uint64_t since_ms;
     char reason[BACKEND_REASON_BYTES];
+    const char *fault; // as backend_info's
     uint64_t restarts, frames_dropped;
 
     // The incarnation; peer NULL: none.

@@ -16,7 +16,8 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     struct backends *s = b->set;
     char why[BACKEND_REASON_BYTES]; // reason may be b's own, which changes
     snprintf(why, sizeof why, "%s", reason);
-    log_line(next == BACKEND_STOPPED ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
+    bool wanted = next == BACKEND_STOPPED || s->stopping || b->exit_asked;
+    log_line(wanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
              "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank, b->generation,
              b->hello.pid, b->live_count, why);
     s->closing++;
@@ -62,9 +63,15 @@ static void on_status(struct backend *b, const struct frame_status *st) {
     b->status_arena = s->scratch;
     s->scratch = old;
     if (news) moved(b);
-    if (st->state == FRAME_STATE_FAILED) return backend_lose(b, st->reason, BACKEND_FAILED);
+    if (st->state == FRAME_STATE_FAILED) {
+        b->fault = "its engine has failed";
+        return backend_lose(b, st->reason, BACKEND_FAILED);
+    }
     bool ready = st->state == FRAME_STATE_READY;
-    if (ready) b->reason[0] = '\0';
+    if (ready) {
+        b->reason[0] = '\0';
+        b->fault = NULL;
+    }
     // Sent before our DRAIN was read.
     backend_set_state(b, ready && b->drain_asked ? BACKEND_DRAINING : state_of(st->state));
     if (b->peer) s->c.events.on_room(s->c.events.arg, b);

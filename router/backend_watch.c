@@ -3,6 +3,7 @@
 #include "common/log.h"
 #include "common/mono.h"
 #include "common/num.h"
+#include "proto/exit_code.h"
 #include "router/backend_int.h"
 #include "router/peer.h"
 
@@ -14,28 +15,51 @@
 
 static void try_complete_stop(struct backends *s);
 
-// A run of b's process is over, and not because anybody wished it.
-static void after_failure(struct backend *b) {
-    uint64_t delay_ms = 0, now = mono_ms();
-    if (restart_after_failure(&b->restart, now, b->started_ms, &delay_ms)) {
-        b->start_at_ms = now + delay_ms;
-        log_info("worker_restart", "rank=%u in_ms=%llu", b->rank, (unsigned long long)delay_ms);
-        backend_set_state(b, BACKEND_BACKOFF);
-    } else {
-        log_error("worker_failed", "rank=%u reason=\"%s\": %d failures in ten minutes", b->rank,
-                  b->reason, RESTART_FAILURES_MAX);
-        backend_set_state(b, BACKEND_FAILED);
+// What clients are told of an exit, and whether the next run could end otherwise.
+static const char *fault_of(int64_t code, bool *ret_again) {
+    *ret_again = code != EXIT_CODE_USAGE && code != EXIT_CODE_MODEL && code != EXIT_CODE_REFUSED;
+    switch (code) {
+    case EXIT_CODE_USAGE: return "its settings are refused";
+    case EXIT_CODE_MODEL: return "the checkpoint cannot be loaded";
+    case EXIT_CODE_REFUSED: return "it does not belong to this router";
+    case EXIT_CODE_DEVICE: return "its device has failed";
+    case EXIT_CODE_MEMORY: return "the model does not fit into memory";
+    default: return "its process has ended";
     }
+}
+
+static void give_up(struct backend *b, const char *after) {
+    log_error("worker_failed", "rank=%u reason=\"%s\": not started again after %s", b->rank,
+              b->reason, after);
+    backend_set_state(b, BACKEND_FAILED);
+}
+
+// A run of b's process is over, and not because anybody wished it. code -1: it could not be started, or was killed.
+static void after_failure(struct backend *b, int64_t code) {
+    uint64_t delay_ms = 0, now = mono_ms();
+    char after[48];
+    bool again;
+    b->fault = fault_of(code, &again);
+    snprintf(after, sizeof after, "exit code %lld", (long long)code);
+    if (!again) return give_up(b, after);
+    snprintf(after, sizeof after, "%d failures in ten minutes", RESTART_FAILURES_MAX);
+    if (!restart_after_failure(&b->restart, now, b->started_ms, &delay_ms))
+        return give_up(b, after);
+    b->start_at_ms = now + delay_ms;
+    log_info("worker_restart", "rank=%u in_ms=%llu", b->rank, (unsigned long long)delay_ms);
+    backend_set_state(b, BACKEND_BACKOFF);
 }
 
 static void describe_exit(struct backend *b, int64_t code, int signal) {
     char how[64];
+    bool clean = code == 0 && signal == 0;
     if (signal)
         snprintf(how, sizeof how, "killed by signal %d", signal);
     else
         snprintf(how, sizeof how, "exit code %lld", (long long)code);
-    log_warn("worker_exit", "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank,
-             b->generation, b->child.process.pid, how, b->reason);
+    log_line(clean || b->set->stopping ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_exit",
+             "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank, b->generation,
+             b->child.process.pid, how, b->reason);
     size_t n = strlen(b->reason);
     snprintf(b->reason + n, sizeof b->reason - n, "%s%s", n ? "; " : "", how);
 }
@@ -52,7 +76,7 @@ static void on_exit_of(void *arg, int64_t code, int signal) {
         b->start_at_ms = mono_ms();
         backend_set_state(b, BACKEND_BACKOFF);
     } else {
-        after_failure(b);
+        after_failure(b, signal ? -1 : code);
     }
 }
 
@@ -91,7 +115,7 @@ static void start_if_due(struct backend *b, uint64_t now) {
     if (!backend_start_process(b, &e)) return;
     log_error("worker_start", "rank=%u reason=\"%s\"", b->rank, e.msg);
     backend_set_reason(b, "%s", e.msg);
-    after_failure(b);
+    after_failure(b, -1);
 }
 
 /* Health. */

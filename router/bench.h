@@ -15,7 +15,7 @@ enum {
     BENCH_LEVELS_MAX = 16,
     BENCH_STREAMS_MAX = 1024, // of one level
     BENCH_TEXT_BYTES = 128,
-    BENCH_RECEIPT_VERSION = 1,
+    BENCH_RECEIPT_VERSION = 2,
 };
 
 enum bench_class { BENCH_CODE, BENCH_CHAT, BENCH_CLASS_COUNT };
@@ -78,7 +78,8 @@ struct bench_cell {
     uint32_t level; // streams at once; for BENCH_COLD the prompt's number
     struct bench_reply *replies;
     size_t reply_count;
-    uint32_t equal, unequal, failed; // their sum is reply_count
+    // Their sum is reply_count. First: there was nothing yet to hold it against; others are held against it.
+    uint32_t equal, unequal, failed, first;
     uint32_t check_equal[BENCH_CHECK_COUNT], check_unequal[BENCH_CHECK_COUNT];
     struct bench_figures figures;
 };

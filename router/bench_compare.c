@@ -72,8 +72,12 @@ static void judge_cell(struct bench_comparison *ret, const struct bench_cell *a,
     memcpy(v->name, a->name, sizeof v->name);
     for (size_t i = 0; i < a->reply_count; i++) {
         const struct bench_reply *other = find_reply(b, &a->replies[i]);
-        if (other) judge_pair(v, &a->replies[i], other);
+        if (other)
+            judge_pair(v, &a->replies[i], other);
+        else
+            ret->unpaired++;
     }
+    for (size_t i = 0; i < b->reply_count; i++) ret->unpaired += !find_reply(a, &b->replies[i]);
     ret->equal += v->equal;
     ret->unequal += v->unequal;
     ret->failed += v->failed;
@@ -131,8 +135,10 @@ void bench_comparison_print(const struct bench_comparison *c, const struct bench
                 v->name, v->unequal + v->failed, v->equal + v->unequal + v->failed, v->stream,
                 v->rep);
     }
-    if (c->only_a || c->only_b)
-        fprintf(out, "left out: %zu cells of A alone, %zu of B alone\n", c->only_a, c->only_b);
+    if (c->only_a || c->only_b || c->unpaired)
+        fprintf(out,
+                "left out: %zu cells of A alone, %zu of B alone; %u replies of one side alone\n",
+                c->only_a, c->only_b, c->unpaired);
     uint32_t all = c->equal + c->unequal + c->failed;
     // Rounded down, so that only all of them are 100%.
     fprintf(out, "%u%% equal: %u of %u replies, %u of them by the bits of their logits\n",

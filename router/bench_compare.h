@@ -18,6 +18,7 @@ struct bench_comparison {
     size_t cell_count;
     uint32_t equal, unequal, failed, by_logits; // over all cells
     size_t only_a, only_b;                      // cells that one side alone has
+    uint32_t unpaired; // replies of the other cells that one side alone has
 };
 
 // ST_INVAL when the two cannot be compared: other or unnamed checkpoint, prompts, tokens or seed, no cell in common.

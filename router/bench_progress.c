@@ -46,8 +46,9 @@ void bench_progress_wave_over(struct bench_progress *p) {
 
 void bench_progress_cell(struct bench_progress *p, const struct bench_cell *c) {
     if (!p->out) return;
-    fprintf(p->out, "%s[%u/%u] %s: %u equal, %u unequal, %u failed", p->live ? "\r\033[K" : "",
-            p->waves_over, p->waves, c->name, c->equal, c->unequal, c->failed);
+    fprintf(p->out, "%s[%u/%u] %s: %u equal, %u unequal, %u failed, %u first",
+            p->live ? "\r\033[K" : "", p->waves_over, p->waves, c->name, c->equal, c->unequal,
+            c->failed, c->first);
     if (!isnan(c->figures.total_tokens_per_s))
         fprintf(p->out, ", %.1f tok/s", c->figures.total_tokens_per_s);
     fputc('\n', p->out);

@@ -39,7 +39,7 @@ static const struct member receipt_members[] = {
 static const struct member cell_members[] = {
     MEMBER(TEXT, bench_cell, name),    MEMBER(COUNT, bench_cell, level),
     MEMBER(COUNT, bench_cell, equal),  MEMBER(COUNT, bench_cell, unequal),
-    MEMBER(COUNT, bench_cell, failed),
+    MEMBER(COUNT, bench_cell, failed), MEMBER(COUNT, bench_cell, first),
 };
 static const struct member figure_members[] = {
     MEMBER(REAL, bench_figures, first_token_ms),

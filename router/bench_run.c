@@ -93,7 +93,9 @@ void bench_run_judge(struct bench_cell *c, struct bench_known *known) {
         compare(c, r, (enum bench_check)i, &known->digest[i]);
     }
     r->by_logits &= any;
-    if (r->unequal)
+    if (!any)
+        c->first++;
+    else if (r->unequal)
         c->unequal++;
     else
         c->equal++;

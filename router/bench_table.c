@@ -23,12 +23,12 @@ static void print_number(FILE *out, int width, int digits, double x) {
 }
 
 static void print_cells(const struct bench_receipt *r, FILE *out) {
-    fprintf(out, "%-22s %7s %7s %6s %9s %9s %9s %9s %9s %9s\n", "cell", "equal", "unequal",
-            "failed", "first ms", "stream/s", "total/s", "wall/s", "tok/round", "gap ms");
+    fprintf(out, "%-22s %7s %7s %6s %5s %9s %9s %9s %9s %9s %9s\n", "cell", "equal", "unequal",
+            "failed", "first", "first ms", "stream/s", "total/s", "wall/s", "tok/round", "gap ms");
     for (size_t i = 0; i < r->cell_count; i++) {
         const struct bench_cell *c = &r->cells[i];
         if (c->kind == BENCH_COLD) continue;
-        fprintf(out, "%-22s %7u %7u %6u", c->name, c->equal, c->unequal, c->failed);
+        fprintf(out, "%-22s %7u %7u %6u %5u", c->name, c->equal, c->unequal, c->failed, c->first);
         print_number(out, 9, 1, c->figures.first_token_ms);
         print_number(out, 9, 1, c->figures.stream_tokens_per_s);
         print_number(out, 9, 1, c->figures.total_tokens_per_s);
@@ -47,13 +47,14 @@ static uint32_t prompt_tokens(const struct bench_cell *c) {
 
 static void print_cold(const struct bench_receipt *r, FILE *out) {
     if (!*r->cold_sha256) return;
-    fprintf(out, "\n%-22s %7s %7s %6s %9s %9s %9s %9s\n", "cold prompt", "equal", "unequal",
-            "failed", "tokens", "first ms", "fill ms", "fill/s");
+    fprintf(out, "\n%-22s %7s %7s %6s %5s %9s %9s %9s %9s\n", "cold prompt", "equal", "unequal",
+            "failed", "first", "tokens", "first ms", "fill ms", "fill/s");
     for (size_t i = 0; i < r->cell_count; i++) {
         const struct bench_cell *c = &r->cells[i];
         if (c->kind != BENCH_COLD) continue;
         uint32_t n = prompt_tokens(c);
-        fprintf(out, "%-22s %7u %7u %6u %9u", c->name, c->equal, c->unequal, c->failed, n);
+        fprintf(out, "%-22s %7u %7u %6u %5u %9u", c->name, c->equal, c->unequal, c->failed,
+                c->first, n);
         print_number(out, 9, 1, c->figures.first_token_ms);
         print_number(out, 9, 1, c->figures.fill_ms);
         print_number(out, 9, 1, c->figures.fill_ms > 0 ? n / (c->figures.fill_ms / 1e3) : NAN);
@@ -93,7 +94,7 @@ static void print_compared(const struct bench_receipt *r, FILE *out) {
 }
 
 void bench_table_print(const struct bench_receipt *r, FILE *out) {
-    uint32_t equal = 0, unequal = 0, failed = 0;
+    uint32_t equal = 0, unequal = 0, failed = 0, first = 0;
     print_head(r, out);
     print_cells(r, out);
     print_cold(r, out);
@@ -102,8 +103,10 @@ void bench_table_print(const struct bench_receipt *r, FILE *out) {
         equal += r->cells[i].equal;
         unequal += r->cells[i].unequal;
         failed += r->cells[i].failed;
+        first += r->cells[i].first;
         print_bad(&r->cells[i], false, out);
         print_bad(&r->cells[i], true, out);
     }
-    fprintf(out, "%u equal, %u unequal, %u failed\n", equal, unequal, failed);
+    fprintf(out, "%u equal, %u unequal, %u failed, %u first of their kind\n", equal, unequal,
+            failed, first);
 }

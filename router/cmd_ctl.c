@@ -294,7 +294,8 @@ int cmd_ctl(int argc, char **argv) {
     int n = 0, status = 2;
     struct strbuf body = {0};
     signal(SIGPIPE, SIG_IGN); // a server that hangs up is an error
-    bool help = argc > 0 && !strcmp(argv[0], "--help");
+    bool help = false;
+    for (int i = 0; i < argc; i++) help |= !strcmp(argv[i], "--help");
     int st = help ? ST_OK : settings_parse(&s, argc, argv, args, &n, &e);
     if (help) {
         usage(&s, stdout);

@@ -38,6 +38,11 @@ static int run(const char *name, int argc, char **argv, bool spawn) {
     }
     log_level_parse(c.log_level, &level);
     log_init("railyard", level);
+    if (spawn && cmd_check_model(c.model, &e)) { // before a worker is started again and again
+        fprintf(stderr, "railyard %s: %s\n", name, e.msg);
+        status = 1;
+        goto out;
+    }
     if (c.workers == 0) count_workers(&c);
     status = server_run(&c, spawn);
 out:

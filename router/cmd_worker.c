@@ -44,33 +44,48 @@ static int read_all(int fd, struct strbuf *out) {
     return ST_OK;
 }
 
-// Runs program --list-devices and takes what it prints.
-static int ask_worker(char *program, struct strbuf *out, struct err *e) {
-    char flag[] = "--list-devices";
-    char *argv[] = {program, flag, NULL};
-    int fds[2];
+// Runs the worker program with up to three arguments and takes what it prints; *ret_code is its exit code.
+static int ask_worker(const char *const words[3], struct strbuf *out, int *ret_code,
+                      struct err *e) {
+    char *program = config_worker_program();
+    char *argv[] = {program, (char *)words[0], (char *)words[1], (char *)words[2], NULL};
+    int fds[2], rc, status = 0;
     pid_t pid;
-    if (pipe2(fds, O_CLOEXEC)) return err_errno(e, "pipe");
+    if (!program) return err_set(e, ST_IO, "cannot find out where this program is: no /proc");
+    if (pipe2(fds, O_CLOEXEC)) {
+        free(program);
+        return err_errno(e, "pipe");
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
-    int rc = posix_spawn(&pid, program, &actions, NULL, argv, environ);
+    rc = posix_spawn(&pid, program, &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
     int st =
         rc ? (int)err_set(e, ST_IO, "run '%s': %s", program, strerror(rc)) : read_all(fds[0], out);
     close(fds[0]);
-    int status = 0;
-    if (!rc && (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status)))
-        st = err_set(e, ST_IO, "'%s --list-devices' failed", program);
+    if (!rc && (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)))
+        st = err_set(e, ST_IO, "'%s %s' was killed", program, words[0]);
+    *ret_code = WEXITSTATUS(status);
+    free(program);
+    return st;
+}
+
+int cmd_check_model(const char *model, struct err *e) {
+    struct strbuf out = {0};
+    int code = 0, st = ask_worker((const char *[3]){"inspect", "--check", model}, &out, &code, e);
+    size_t len = strcspn(strbuf_str(&out), "\n");
+    if (!st && code) st = err_set(e, ST_CORRUPT, "%.*s", (int)len, strbuf_str(&out));
+    strbuf_fini(&out);
     return st;
 }
 
 int cmd_count_devices(uint32_t *ret, struct err *e) {
-    char *program = config_worker_program();
     struct strbuf out = {0};
     json_t *v = NULL;
-    int st = program ? ask_worker(program, &out, e) : (int)err_set(e, ST_IO, "no /proc");
+    int code = 0, st = ask_worker((const char *[3]){"--list-devices"}, &out, &code, e);
+    if (!st && code) st = err_set(e, ST_IO, "--list-devices: exit code %d", code);
     if (!st && !(v = json_loadb(strbuf_str(&out), out.len, 0, NULL)))
         st = err_set(e, ST_CORRUPT, "--list-devices: wanted JSON, found %zu other bytes", out.len);
     if (!st) {
@@ -79,6 +94,5 @@ int cmd_count_devices(uint32_t *ret, struct err *e) {
     }
     json_decref(v);
     strbuf_fini(&out);
-    free(program);
     return st;
 }

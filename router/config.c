@@ -125,6 +125,29 @@ enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
                                         "chunk",   "kv",      "memory-fraction", "debug.fault"};
 
+static bool is_blank(const char *s, size_t len) {
+    return strspn(s, " ") >= len;
+}
+
+// A name that a client cannot say is a slip of whoever wrote it.
+static int check_names(const struct config *c, struct err *e) {
+    const struct setting *name = settings_find(&c->settings, "model.name");
+    if (c->settings.given[name - table] && is_blank(c->model_name, strlen(c->model_name)))
+        return err_set(e, ST_INVAL, "setting model.name: wanted a name, found '%.200s'",
+                       c->model_name);
+    const char *p = c->model_aliases;
+    for (bool more = *p; more;) {
+        size_t n = strcspn(p, ",");
+        if (is_blank(p, n))
+            return err_set(e, ST_INVAL,
+                           "setting model.aliases: wanted names split by commas, found '%.200s'",
+                           c->model_aliases);
+        more = p[n] == ',';
+        p += n + more;
+    }
+    return ST_OK;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
     *c = (struct config){0};
     settings_init(&c->settings, table, SETTING_COUNT, c);
@@ -134,6 +157,7 @@ int config_init(struct config *c, int argc, char **argv, struct err *e) {
     if (!st && n > 1)
         st = err_set(e, ST_INVAL, "wanted one MODEL, found '%.100s' behind it", args[1]);
     if (!st && n == 1) c->model = args[0];
+    if (!st) st = check_names(c, e);
     free(args);
     return st;
 }

@@ -15,10 +15,10 @@ int inbox_open(struct inbox *in, uv_loop_t *loop) {
     return uv_async_init(loop, &in->wake, on_wake);
 }
 
-void inbox_post(struct inbox *in, void (*run)(void *, struct nng_msg *, int), void *owner,
-                struct nng_msg *msg, int result) {
+void inbox_post(struct inbox *in, void (*run)(void *, struct nng_msg *), void *owner,
+                struct nng_msg *msg) {
     struct inbox_item *x = mem_alloc(sizeof *x);
-    *x = (struct inbox_item){NULL, run, owner, msg, result};
+    *x = (struct inbox_item){NULL, run, owner, msg};
     x->next = atomic_load_explicit(&in->newest, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(&in->newest, &x->next, x, memory_order_release,
                                                   memory_order_relaxed))
@@ -40,7 +40,7 @@ void inbox_drain(struct inbox *in) {
         struct inbox_item item = *oldest;
         free(oldest);
         oldest = item.next;
-        item.run(item.owner, item.msg, item.result);
+        item.run(item.owner, item.msg);
     }
 }
 

@@ -284,14 +284,14 @@ static int bind_unix(struct listener *l, const char *path, struct err *e) {
     return ST_OK;
 }
 
-// HOST:PORT, [HOST]:PORT or :PORT into the two parts.
+// HOST:PORT or [HOST]:PORT into the two parts. All interfaces are asked for by name, 0.0.0.0 or [::], never by leaving it out.
 static int split_address(const char *address, char host[256], char port[8], struct err *e) {
     const char *colon = strrchr(address, ':');
     size_t n = colon ? (size_t)(colon - address) : 0;
     bool bracketed = n >= 2 && address[0] == '[' && address[n - 1] == ']';
     size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
-    if (!colon || digits == 0 || digits > 5 || colon[1 + digits] || atoi(colon + 1) > 65535 ||
-        n >= 256)
+    if (!colon || n == 0 || (bracketed && n == 2) || digits == 0 || digits > 5 ||
+        colon[1 + digits] || atoi(colon + 1) > 65535 || n >= 256)
         return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found '%.100s'",
                        address);
     snprintf(port, 8, "%s", colon + 1);
@@ -305,7 +305,7 @@ static int open_tcp_fd(const char *address, int *ret, struct err *e) {
     if (st) return st;
     struct addrinfo *list = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    int rc = getaddrinfo(*host ? host : NULL, port, &hints, &list);
+    int rc = getaddrinfo(host, port, &hints, &list);
     if (rc) return err_set(e, ST_INVAL, "listen on '%.100s': %s", address, gai_strerror(rc));
     int on = 1;
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -1,8 +1,7 @@
 /* lobby: the one socket that every worker knows: it takes HELLO and answers WELCOME or FAIL.
  *
- * A plain unix stream: u32 length (little-endian), a frame; the answer alike; the end. Not an nng socket, because a peer
- * that is gone before nng 1.5.2 has written its handshake makes that listener stop accepting for good (EPIPE there means
- * "the listener was closed"), and a worker may be killed at any moment. What is no HELLO is answered FAIL(invalid)
+ * A plain unix stream: u32 length (little-endian), a frame; the answer alike; the end. On the loop itself, because a
+ * HELLO is one message that any process may send or break off. What is no HELLO is answered FAIL(invalid)
  * here; a peer that is slow, silent or one too many is dropped. Loop thread only. */
 #pragma once
 #include <stddef.h>

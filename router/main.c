@@ -6,7 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+static int refuse_arguments(const char *name, char **argv) {
+    fprintf(stderr, "railyard %s: wanted nothing behind it, found '%.64s'\n", name, argv[0]);
+    return 2;
+}
+
 static int cmd_version(int argc, char **argv) {
+    if (argc) return refuse_arguments("version", argv);
     printf("railyard %s (%s)\n", version_string(), version_commit());
     return 0;
 }
@@ -23,7 +29,7 @@ static const struct {
     {"worker", NULL, "MODEL: a worker for a router started apart"},
     {"ctl", cmd_ctl, "drain, restart, list: talk to a running router"},
     {"tokenize", cmd_tokenize, "DIR: JSON strings on stdin into ids"},
-    {"inspect", NULL, "MODEL: what is in a checkpoint"},
+    {"inspect", cmd_inspect, "MODEL: what is in a checkpoint"},
     {"logits", NULL, "MODEL: the forward alone"},
     {"bench", cmd_bench, "concurrent URL, compare A B, engine MODEL: measure and compare"},
     {"version", cmd_version, "this build"},
@@ -32,6 +38,7 @@ static const struct {
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static int cmd_help(int argc, char **argv) {
+    if (argc) return refuse_arguments("help", argv);
     printf(
         "railyard serves Qwen3.5-family language models over an OpenAI-compatible HTTP API.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)

@@ -90,6 +90,19 @@ static int read_eos(const struct model *m, const json_t *o, const char *file, st
     return ST_OK;
 }
 
+// Of another family nothing else needs to be right. A file that does not say is the worker's to judge.
+static int check_family(const struct model *m, struct err *e) {
+    json_t *config = NULL;
+    int st = read_json(m->dir, "config.json", false, &config, e);
+    if (st) return st;
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    if (type && strncmp(type, "qwen3_5", 7))
+        st = err_set(e, ST_UNSUPPORTED,
+                     "config.json: model_type: wanted qwen3_5 or qwen3_5_moe, found '%.64s'", type);
+    json_decref(config);
+    return st;
+}
+
 static int read_config(struct model *m, struct ids *stops, struct err *e) {
     json_t *config = NULL;
     int st = read_json(m->dir, "config.json", false, &config, e);
@@ -241,7 +254,8 @@ int model_open(struct model **ret, const struct model_config *c, struct err *e) 
     if (st) goto out;
     make_names(m, c);
     strbuf_printf(&path, "%s/tokenizer.json", m->dir);
-    st = tokenizer_open(&m->tokenizer, path.p, e);
+    st = check_family(m, e);
+    if (!st) st = tokenizer_open(&m->tokenizer, path.p, e);
     if (!st) st = read_config(m, &stops, e);
     if (!st) st = read_generation(m, &stops, e);
     if (!st) st = read_tokenizer_config(m, &stops, e);

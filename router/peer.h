@@ -1,8 +1,8 @@
-/* peer: one incarnation of a worker as a socket: pair0, listened to by the router, dialled by the worker.
+/* peer: one incarnation of a worker as a socket, listened to by the router, dialled by the worker: see proto/tube.h.
  *
- * A restarted worker gets a new peer on a new path, because nng hands what waits for a dead process to the next one
- * that dials. Sending is a queue bounded in bytes with one message at nng; cancels wait in it too, merge with each
- * other, and are never refused. Loop thread only; nng's callbacks go through the inbox. */
+ * A restarted worker gets a new peer on a new path, so that nothing of a dead process reaches the next one.
+ * Sending is a queue bounded in bytes with one message in the tube; cancels wait in it too, merge with each
+ * other, and are never refused. Loop thread only; the tube's events go through the inbox. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +36,5 @@ int peer_send(struct peer *p, struct frame *f, struct err *e);
 // Behind all that was queued before, merged with the cancels that wait there.
 void peer_cancel(struct peer *p, struct frame_stream s);
 size_t peer_unsent_bytes(const struct peer *p);
-// No event comes any more. The socket closes on a pool thread, since nng may block; then closed(arg) on the loop.
+// No event comes any more. The socket closes on a pool thread, since that waits for nng's; then closed(arg) on the loop.
 void peer_close(struct peer *p, void (*closed)(void *arg), void *arg);

@@ -367,8 +367,7 @@ static bool fail_waiting(struct choice *c, uint64_t now_ms) {
     uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;
     uint64_t no_worker = waited < without ? waited : without;
     if (s->no_ready_since_ms && (double)no_worker >= s->config->wait_ready_s * 1000) {
-        apierr_set(&e, APIERR_NO_READY_WORKER, NULL, "no worker is ready");
-        e.retry_after_ms = 2000;
+        server_no_worker(s, &e);
     } else if ((double)waited >= s->config->queue_wait_s * 1000) {
         apierr_set(&e, APIERR_QUEUE_TIMEOUT, NULL, "no worker had room within %.15g s",
                    s->config->queue_wait_s);

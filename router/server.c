@@ -58,6 +58,7 @@ struct runner {
     uint64_t tick_at_ms;
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
+    bool given_up;           // no worker will come any more: the exit status says so
     enum { RUNNING, SETTLING, FINISHING, CUTTING, STOPPING_WORKERS, CLOSED } phase;
     bool was_ready;
 };
@@ -172,6 +173,14 @@ uint32_t server_context_max(const struct server *s) {
     return best ? best : s->model->context_max;
 }
 
+void server_no_worker(const struct server *s, struct apierr *ret) {
+    char fault[SNAPSHOT_TEXT_BYTES];
+    snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
+    apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
+               fault);
+    ret->retry_after_ms = 2000;
+}
+
 uint32_t server_ready_workers(const struct server *s) {
     uint32_t n = 0;
     for (uint32_t rank = 0; rank < backends_count(s->backends); rank++)
@@ -269,15 +278,12 @@ static int open_api(struct server *s, struct err *e) {
 
 /* ---- the end: docs/api.md, "Start and end" ---- */
 
-static void fail_all(struct server *s) {
+static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
         if (r->preparing_on_pool) continue;
-        struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
-        request_fail(r, &e);
+        request_fail(r, why);
     }
 }
 
@@ -347,7 +353,12 @@ static void drain(struct runner *r, uint64_t now) {
         s->refusing = true;
         listener_stop(s->api);
     }
-    if (r->phase == FINISHING && (double)since >= timeout_ms) fail_all(s);
+    if (r->phase == FINISHING && (double)since >= timeout_ms) {
+        struct apierr e;
+        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
+        e.retry_after_ms = 1000;
+        fail_all(s, &e);
+    }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
         r->phase = CUTTING;
         r->over_since_ms = now;
@@ -355,6 +366,22 @@ static void drain(struct runner *r, uint64_t now) {
     if (r->phase != CUTTING) return;
     if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
     if (listener_connections(s->api) == 0) stop_workers(r);
+}
+
+// Nobody will compute anything here: whoever started us is to know, by the exit status.
+static void give_up_without_workers(struct runner *r) {
+    struct server *s = &r->s;
+    const char *why = r->spawn ? backends_given_up(s->backends) : NULL;
+    if (!why) return;
+    struct apierr e;
+    log_error("no_workers", "reason=\"%s\": every worker has failed for good", why);
+    server_no_worker(s, &e);
+    r->given_up = true;
+    begin_drain(r);
+    s->refusing = true;
+    r->phase = FINISHING;
+    listener_stop(s->api);
+    fail_all(s, &e);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -382,9 +409,12 @@ static void on_tick(uv_timer_t *t) {
         next = TAILQ_NEXT(q, link); // ending one never ends another
         request_tick(q, now);
     }
+    if (r->phase == RUNNING) give_up_without_workers(r);
     if (r->phase == RUNNING) settle_operator_drain(s, now);
     if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
+    access_flush(s->access);
+    log_flush();
     server_publish(s);
     snapshots_beat(s->snapshots, now);
 }
@@ -514,5 +544,5 @@ int server_run(struct config *c, bool spawn) {
     close_all(&r);
     int rc = uv_loop_close(&r.s.loop);
     if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
-    return st ? 1 : 0;
+    return st || r.given_up ? 1 : 0;
 }

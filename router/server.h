@@ -64,3 +64,5 @@ void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.
 uint32_t server_context_max(const struct server *s);
 uint32_t server_ready_workers(const struct server *s);
+// The error of a request that no worker is there for, with what has become of them.
+void server_no_worker(const struct server *s, struct apierr *ret);

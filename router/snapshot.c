@@ -90,6 +90,7 @@ static void fill_worker(struct snapshot_worker *w, const struct backend *b) {
     w->state = (int)i.state;
     w->pid = i.pid;
     w->supervised = i.supervised;
+    w->fault = i.fault;
     COPY(w->name, i.name);
     COPY(w->model, i.model);
     COPY(w->reason, i.reason);
@@ -121,5 +122,19 @@ void snapshot_fill_workers(struct snapshot *s, struct backends *backends) {
         s->worker_count += is_taken(w);
         s->ready += w->state == BACKEND_READY;
         s->loading += w->state == BACKEND_STARTING || w->state == BACKEND_LOADING;
+    }
+}
+
+static bool is_away(const struct snapshot_worker *w) {
+    return w->fault && (w->state == BACKEND_FAILED || w->state == BACKEND_BACKOFF);
+}
+
+void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes) {
+    snprintf(ret, ret_bytes, "%s", "");
+    for (uint32_t i = 0; i < s->worker_count && s->ready == 0; i++) {
+        const struct snapshot_worker *w = &s->workers[i];
+        if (!is_away(w)) continue;
+        snprintf(ret, ret_bytes, "worker %u: %s", w->rank, w->fault);
+        return;
     }
 }

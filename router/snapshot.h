@@ -16,6 +16,7 @@ struct snapshot_worker {
     int state; // enum backend_state
     uint32_t pid;
     bool supervised;
+    const char *fault; // NULL, or a constant: see backend_info
     char name[SNAPSHOT_TEXT_BYTES], model[SNAPSHOT_TEXT_BYTES], reason[2 * SNAPSHOT_TEXT_BYTES];
     char version[SNAPSHOT_TEXT_BYTES];
     char gpu_name[SNAPSHOT_TEXT_BYTES], gpu_uuid[SNAPSHOT_TEXT_BYTES], gpu_pci[SNAPSHOT_TEXT_BYTES];
@@ -53,6 +54,9 @@ const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands un
 // Sign of life of the writer's loop, in monotonic ms. Any thread.
 void snapshots_beat(struct snapshots *s, uint64_t now_ms);
 uint64_t snapshots_last_beat_ms(const struct snapshots *s);
+
+// Why no worker is ready, for clients: "worker 1: its device has failed". "": none has failed, or one is ready.
+void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes);
 
 // Fills the workers' part from the set. Writer's thread.
 void snapshot_fill_workers(struct snapshot *s, struct backends *backends);

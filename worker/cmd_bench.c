@@ -4,9 +4,9 @@
 #include "common/mono.h"
 #include "common/num.h"
 #include "common/version.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

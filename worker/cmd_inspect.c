@@ -1,9 +1,9 @@
 /* cmd_inspect: what a checkpoint holds and what is wrong with it. Opens and checks, loads nothing. */
 #include "common/err.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/checkpoint_linear.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>
@@ -98,14 +98,8 @@ static void print_tensors(const struct checkpoint *c) {
     }
 }
 
-int cmd_inspect(const struct options *o) {
-    struct checkpoint *c = NULL;
-    struct err e = {0};
+static void print_all(const struct checkpoint *c) {
     char digest[CHECKPOINT_DIGEST_HEX_BYTES];
-    if (checkpoint_open(&c, o->model, &e)) {
-        printf("wrong       %s\n", e.msg);
-        return EXIT_CODE_MODEL;
-    }
     print_config(checkpoint_config(c));
     if (checkpoint_config(c)->moe) print_forms(checkpoint_info(c));
     print_info(checkpoint_info(c));
@@ -115,10 +109,21 @@ int cmd_inspect(const struct options *o) {
     print_tensors(c);
     checkpoint_digest(c, digest);
     printf("digest      %s\n", digest);
+}
+
+int cmd_inspect(const struct options *o) {
+    struct checkpoint *c = NULL;
+    struct err e = {0};
+    const char *wrong = o->check ? "" : "wrong       ";
+    if (checkpoint_open(&c, o->model, &e)) {
+        printf("%s%s\n", wrong, e.msg);
+        return EXIT_CODE_MODEL;
+    }
+    if (!o->check) print_all(c);
     int st = checkpoint_check_shapes(c, &e);
     if (st)
-        printf("wrong       %s\n", e.msg);
-    else
+        printf("%s%s\n", wrong, e.msg);
+    else if (!o->check)
         printf("right       every tensor that its text model needs is there, in shape\n");
     checkpoint_close(c);
     return st ? EXIT_CODE_MODEL : EXIT_CODE_OK;

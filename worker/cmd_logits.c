@@ -2,9 +2,9 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
-#include "worker/exit_code.h"
 #include "worker/npy.h"
 #include "worker/options.h"
 
@@ -81,7 +81,7 @@ static int run(const struct options *o, struct err *e) {
     options_engine(o, &c);
     c.streams_max = 1;
     int st = read_ids(&ids, &j.count, e);
-    if (!st && c.context_max == 0) c.context_max = j.count + 1;
+    if (!st && c.context_max == 0) c.context_max = max_u32(j.count, 2);
     if (!st) st = engine_new(&j.eng, &c, e);
     j.ids = ids;
     if (!st) st = npy_create(&j.out, o->out, j.count, engine_info(j.eng)->vocab_size, e);

@@ -8,6 +8,7 @@
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
 #include "worker/link.h"
+#include "worker/lobby_call.h"
 #include "worker/options.h"
 #include "worker/runner.h"
 
@@ -101,11 +102,17 @@ static bool still_loading(struct runner *r) {
 int cmd_worker(const struct options *o) {
     struct identity id;
     struct engine_config engine;
+    struct err e = {0};
+    identity_init(&id, o);
+    if (lobby_check(id.lobby, &e)) { // before minutes of loading
+        fprintf(stderr, "railyard-worker: %s\n", e.msg);
+        identity_fini(&id);
+        return EXIT_CODE_USAGE;
+    }
     // A worker that a router started ends with it, however the router ends.
     if (o->token[0]) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int signals = open_signals();
     options_log(o);
-    identity_init(&id, o);
     options_engine(o, &engine);
     struct frame_hello hello = hello_of(&id, o);
     struct runner *runner = runner_new(&engine);

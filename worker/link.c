@@ -274,11 +274,19 @@ static enum outcome pause_for(struct link *l, uint32_t ms) {
     }
 }
 
-// Dials until there is a router. The log says it once, not at every attempt. An engine that has failed is a reason to
-// end only when no router is there: one that is wants to know why.
+// Says why no router was reached, once for each reason and not at every attempt.
+static void say_waiting(const struct link *l, const struct err *e, char *said, size_t said_bytes) {
+    if (!strcmp(said, e->msg)) return;
+    snprintf(said, said_bytes, "%s", e->msg);
+    log_warn("waiting_for_router", "lobby=\"%s\" reason=\"%s\": tried again until there is one",
+             l->c.lobby, e->msg);
+}
+
+// Dials until there is a router. An engine that has failed is a reason to end only when no router is there: one that is
+// wants to know why.
 static enum outcome join(struct link *l, enum exit_code *ret_code) {
     struct frame_hello hello = *l->c.hello;
-    bool said = false;
+    char said[ERR_MSG_BYTES] = "";
     uint32_t wait = 0;
     for (;;) {
         struct err e = {0};
@@ -292,8 +300,7 @@ static enum outcome join(struct link *l, enum exit_code *ret_code) {
                                                                  : EXIT_CODE_ROUTER_GONE;
             return ROUTER_GONE;
         }
-        if (!said && st != ST_CANCELLED) log_info("waiting_for_router", "reason=\"%s\"", e.msg);
-        said = true;
+        if (st != ST_CANCELLED) say_waiting(l, &e, said, sizeof said);
         wait = min_u32(max_u32(2 * wait, DIAL_MS_MIN), DIAL_MS_MAX);
         enum outcome o = pause_for(l, wait);
         if (o != GOES_ON) return o;

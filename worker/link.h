@@ -5,7 +5,7 @@
 #pragma once
 #include <stdbool.h>
 
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 
 struct frame_hello;
 struct runner;

@@ -40,13 +40,19 @@ static int closed(const struct call *c, const char *what, struct err *e) {
     return err_set(e, ST_CLOSED, "%s the lobby '%s': %s", what, c->url, strerror(errno));
 }
 
+int lobby_check(const char *url, struct err *e) {
+    struct sockaddr_un a;
+    bool ok = !strncmp(url, "ipc://", 6) && url[6] && strlen(url + 6) < sizeof a.sun_path;
+    return ok ? ST_OK
+              : err_set(e, ST_INVAL, "lobby '%s': wanted ipc:// and a path of at most %zu bytes",
+                        url, sizeof a.sun_path - 1);
+}
+
 static int open_fd(struct call *c, struct err *e) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    const char *path = strncmp(c->url, "ipc://", 6) ? NULL : c->url + 6;
-    if (!path || strlen(path) >= sizeof a.sun_path)
-        return err_set(e, ST_INVAL, "lobby '%s': wanted ipc:// and a path of at most %zu bytes",
-                       c->url, sizeof a.sun_path - 1);
-    strcpy(a.sun_path, path);
+    int st = lobby_check(c->url, e);
+    if (st) return st;
+    strcpy(a.sun_path, c->url + 6);
     c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0) return err_errno(e, "socket");
     if (connect(c->fd, (struct sockaddr *)&a, sizeof a)) return closed(c, "dial", e);

@@ -2,8 +2,8 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/version.h"
+#include "proto/exit_code.h"
 #include "worker/cmd.h"
-#include "worker/exit_code.h"
 #include "worker/options.h"
 
 #include <stdio.h>

@@ -51,6 +51,8 @@ static const struct setting table[] = {
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
+    {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
+     "inspect: print nothing but what is wrong"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
      "least level of a line on stderr"},
     {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,

@@ -13,13 +13,17 @@ static double gib(uint64_t bytes) {
     return (double)bytes / (1 << 30);
 }
 
+static void add_region(struct strbuf *b, const struct engine_region *r) {
+    bool small = r->bytes < 1 << 20; // three digits of GiB would show nothing
+    strbuf_printf(b, "    %-24s %9.3f %s\n", r->name,
+                  small ? (double)r->bytes / (1 << 10) : gib(r->bytes), small ? "KiB" : "GiB");
+}
+
 static void add_regions(struct strbuf *b, const struct engine_info *info) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < info->regions_count; i++) sum += info->regions[i].bytes;
     strbuf_printf(b, "  memory     %.3f GiB in all\n", gib(sum));
-    for (uint32_t i = 0; i < info->regions_count; i++)
-        strbuf_printf(b, "    %-24s %9.3f GiB\n", info->regions[i].name,
-                      gib(info->regions[i].bytes));
+    for (uint32_t i = 0; i < info->regions_count; i++) add_region(b, &info->regions[i]);
 }
 
 void report_loaded(const struct options *o, const struct engine_info *info) {

@@ -1,24 +1,19 @@
-/* wire: see wire.h. nng facts that shaped it: a pair0 socket delivers what waits for a dead peer to the next one that
- * dials, so each incarnation has its own; a peer's death shows only while a receive is posted; nng_close may block
- * and must not be called from nng's callbacks. */
+/* wire: see wire.h. The router's death shows only while a receive is posted, or at the next send. */
 #include "worker/wire.h"
 #include "common/arena.h"
 #include "common/err.h"
-#include "common/hangup.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "proto/tube.h"
 #include "worker/lobby_call.h"
 
 #include <errno.h>
 #include <nng/nng.h>
-#include <nng/protocol/pair0/pair.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-enum { HANGUP_MS = 2000 };
 
 struct item {
     struct item *next;
@@ -31,8 +26,7 @@ struct queue {
 };
 
 struct wire {
-    nng_socket sock;
-    nng_aio *recv_aio, *send_aio;
+    struct tube *tube;
     int fd; // eventfd: something came, or the router went
     struct frame_welcome welcome;
     struct arena arena; // welcome's strings
@@ -41,7 +35,7 @@ struct wire {
     pthread_mutex_t lock; // guards all below
     pthread_cond_t moved; // a message has left, or the router has gone
     struct queue in, out;
-    size_t sending_bytes; // of the message that nng has; 0: none
+    size_t sending_bytes; // of the message that the tube has; 0: none
     bool paused;          // no receive is posted: too much waits
     bool gone;
 };
@@ -86,45 +80,37 @@ static void set_gone(struct wire *w) {
     ring(w->fd);
 }
 
-static void on_pipe_gone(nng_pipe p, nng_pipe_ev ev, void *arg) {
+static void on_down(void *arg, const char *why) {
     set_gone(arg);
 }
 
-static void on_recv(void *arg) {
+static bool on_message(void *arg, nng_msg *m) {
     struct wire *w = arg;
-    if (nng_aio_result(w->recv_aio)) return set_gone(w);
     pthread_mutex_lock(&w->lock);
-    queue_add(&w->in, nng_aio_get_msg(w->recv_aio));
+    queue_add(&w->in, m);
     w->paused = w->in.bytes > WIRE_IN_BYTES_MAX;
     bool more = !w->paused;
     pthread_mutex_unlock(&w->lock);
     ring(w->fd);
-    if (more) nng_recv_aio(w->sock, w->recv_aio);
+    return more;
 }
 
-// Hands the next message to nng, unless one is there already. Not under the lock: a callback may run inside.
+// Hands the next message to the tube, unless one is there already.
 static void send_next(struct wire *w) {
     pthread_mutex_lock(&w->lock);
     nng_msg *m = w->sending_bytes || w->gone ? NULL : queue_take(&w->out);
     if (m) w->sending_bytes = nng_msg_len(m);
     pthread_mutex_unlock(&w->lock);
-    if (!m) return;
-    nng_aio_set_msg(w->send_aio, m);
-    nng_send_aio(w->sock, w->send_aio);
+    if (m) tube_send(w->tube, m);
 }
 
 static void on_sent(void *arg) {
     struct wire *w = arg;
-    bool failed = nng_aio_result(w->send_aio) != 0;
-    if (failed) nng_msg_free(nng_aio_get_msg(w->send_aio));
     pthread_mutex_lock(&w->lock);
     w->sending_bytes = 0;
     pthread_cond_broadcast(&w->moved);
     pthread_mutex_unlock(&w->lock);
-    if (failed)
-        set_gone(w);
-    else
-        send_next(w);
+    send_next(w);
 }
 
 // ms from now, on the clock that the condition waits by.
@@ -147,10 +133,6 @@ static struct wire *wire_new(void) {
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&w->lock, NULL);
     return w;
-}
-
-static int nng_fail(struct err *e, const char *what, const char *url, int rv) {
-    return err_set(e, ST_CLOSED, "%s '%s': %s", what, url, nng_strerror(rv));
 }
 
 static nng_msg *msg_of(const struct frame *f, struct err *e) {
@@ -181,21 +163,14 @@ static int read_answer(struct wire *w, const struct strbuf *b, struct err *e) {
     return ST_OK;
 }
 
-// Dials the socket of this incarnation and posts the first receive.
-static int connect_pair(struct wire *w, struct err *e) {
-    const char *url = w->welcome.path;
+// Dials the socket of this incarnation.
+static int connect_tube(struct wire *w, struct err *e) {
+    struct tube_events events = {
+        .arg = w, .on_message = on_message, .on_sent = on_sent, .on_down = on_down};
     w->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (w->fd < 0) return err_errno(e, "eventfd");
-    int rv = nng_pair0_open(&w->sock);
-    if (!rv) rv = nng_socket_set_size(w->sock, NNG_OPT_RECVMAXSZ, FRAME_BYTES_MAX);
-    if (!rv) rv = nng_socket_set_ms(w->sock, NNG_OPT_RECONNMINT, 10 * WIRE_STALL_MS); // never
-    if (!rv) rv = nng_aio_alloc(&w->recv_aio, on_recv, w);
-    if (!rv) rv = nng_aio_alloc(&w->send_aio, on_sent, w);
-    if (!rv) rv = nng_pipe_notify(w->sock, NNG_PIPE_EV_REM_POST, on_pipe_gone, w);
-    if (!rv) rv = nng_dial(w->sock, url, NULL, 0);
-    if (rv) return nng_fail(e, "dial the router's socket", url, rv);
-    nng_recv_aio(w->sock, w->recv_aio);
-    return ST_OK;
+    int st = tube_dial(&w->tube, w->welcome.path, &events, e);
+    return st ? (int)err_prefix(e, "the router's socket") : ST_OK;
 }
 
 int wire_join(struct wire **ret, const struct wire_config *c, struct err *e) {
@@ -204,7 +179,7 @@ int wire_join(struct wire **ret, const struct wire_config *c, struct err *e) {
     struct wire *w = wire_new();
     int st = lobby_call(c->lobby, &hello, c->stop_fd, &answer, e);
     if (!st) st = read_answer(w, &answer, e);
-    if (!st) st = connect_pair(w, e);
+    if (!st) st = connect_tube(w, e);
     strbuf_fini(&answer);
     if (st)
         wire_close(w, 0);
@@ -230,7 +205,7 @@ static nng_msg *take_msg(struct wire *w, bool *ret_gone) {
     if (again) w->paused = false;
     if (m) ring(w->fd); // there may be more: the caller's poll must see it
     pthread_mutex_unlock(&w->lock);
-    if (again) nng_recv_aio(w->sock, w->recv_aio);
+    if (again) tube_resume(w->tube);
     return m;
 }
 
@@ -305,10 +280,7 @@ static void linger(struct wire *w, uint32_t ms) {
 void wire_close(struct wire *w, uint32_t linger_ms) {
     if (!w) return;
     if (linger_ms) linger(w, linger_ms);
-    if (w->recv_aio && hangup_url(w->welcome.path)) linger(w, HANGUP_MS); // see common/hangup.h
-    nng_close(w->sock);
-    if (w->recv_aio) nng_aio_stop(w->recv_aio), nng_aio_free(w->recv_aio);
-    if (w->send_aio) nng_aio_stop(w->send_aio), nng_aio_free(w->send_aio);
+    tube_close(w->tube);
     queue_fini(&w->in);
     queue_fini(&w->out);
     if (w->taken) nng_msg_free(w->taken);

@@ -1,4 +1,4 @@
-/* wire: a worker's connection to its router: lobby, HELLO and WELCOME, then the pair0 socket of this incarnation.
+/* wire: a worker's connection to its router: lobby, HELLO and WELCOME, then the socket of this incarnation.
  *
  * One thread, the link thread, joins, takes and closes; wire_send is for any thread. nng's own threads only put
  * messages on lists and wake the link thread through a descriptor that can be polled. */

@@ -223,6 +223,8 @@ static void run_block(const struct job *j, const struct run *run, uint32_t row, 
                          .first = first};
         if (kv->dtype == DTYPE_F32)
             run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_F32);
+        else if (kv->dtype == DTYPE_E4M3)
+            run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_E4M3);
         else
             run_tile(q + from, count - from, &t, a, x + from * kv->dim, DTYPE_BF16);
     }

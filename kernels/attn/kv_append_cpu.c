@@ -24,6 +24,14 @@ static void put(const struct kv_view *kv, devptr base, uint64_t first, const flo
         memcpy((float *)cpu_ptr(base) + first, x, kv->dim * sizeof *x);
         return;
     }
+    if (kv->dtype == DTYPE_E4M3) {
+        uint8_t *bytes = (uint8_t *)cpu_ptr(base) + first;
+        for (uint32_t d = 0; d < kv->dim; d += LANES) {
+            vu v = vf_to_e4m3(vf_load(x + d));
+            for (uint32_t i = 0; i < LANES; i++) bytes[d + i] = (uint8_t)v[i];
+        }
+        return;
+    }
     uint16_t *out = (uint16_t *)cpu_ptr(base) + first;
     for (uint32_t d = 0; d < kv->dim; d += LANES) {
         vh h = vf_to_bf16(vf_load(x + d));

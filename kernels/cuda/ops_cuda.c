@@ -2,15 +2,12 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
-#include "kernels/embed/embed_plan.h"
+#include "kernels/cuda/plans.h"
 #include "kernels/ops.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-// The operations that have a kernel: <op>_plan.h each.
-#define CUDA_OPS(X) X(embed)
 
 #define CUDA_OP(op_)                                                                               \
     static void op_##_cuda(void *ctx, const struct op_##_args *a) {                                \
@@ -22,7 +19,12 @@
         op_##_plan(a, &c->arch, &c->work, &l);                                                     \
         cuda_launch(c, #op_, &l);                                                                  \
     }
-CUDA_OPS(CUDA_OP)
+PLANS_ALL(CUDA_OP)
+
+// Its rows lie in the work memory that all operations share.
+static uint64_t experts_room_cuda(void *ctx, const struct experts_args *a) {
+    return 0;
+}
 
 // What a working table must have.
 static const struct {
@@ -151,7 +153,8 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
-    CUDA_OPS(CUDA_FILL)
+    o->experts_room = experts_room_cuda;
+    PLANS_ALL(CUDA_FILL)
 #undef CUDA_FILL
 }
 

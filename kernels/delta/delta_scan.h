@@ -6,8 +6,9 @@
  * Shapes  qkv [T, C] f32 as delta_norm leaves it; gates [T, 2, NV] f32; out [T, NV * DV] f32, or 0 when only
  *         the state is wanted (a commit); state, per slot, NV * DK * DV f32 in an order of the backend's own (CPU: [NV,
  *         DV / 16, DK, 16], so that the columns of one lane vector are one block).
- * Order   mk, mq: ascending row of S per column; q . k by the 16 lanes of linear.h; each step of these sums fused.
+ * Order   CPU: mk, mq: ascending row of S per column; q . k by the 16 lanes of linear.h; each step of these sums fused.
  *         d = b fma(mk, -g, v); o = fma(d, q . k, g mq); S = fma(d, k, g S): what stands in a fma is rounded once.
+ *         CUDA: four chains a column, fused (delta_scan.cu).
  * Runs    that start at position 0 start from S = 0. Runs with record leave S as it was. Rows of a run: run.row ...
  * DV is a multiple of 16.
  * Source  Yang et al. 2024 (Gated Delta Networks), equation 10. */

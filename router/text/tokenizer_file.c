@@ -2,6 +2,7 @@
 #include "router/text/tokenizer_file.h"
 #include "common/err.h"
 #include "common/mem.h"
+#include "common/planted.h"
 #include "common/strbuf.h"
 #include "router/text/added.h"
 #include "router/text/bpe.h"
@@ -236,7 +237,7 @@ static void word_bytes(const struct byte_map *m, const char *word, size_t len, s
     for (size_t i = 0; i < len;) {
         uint32_t cp = 0;
         int n = utf8_read(word + i, len - i, &cp);
-        if (n <= 0 || cp >= 0x144 || m->byte[cp] < 0) {
+        if (n <= 0 || cp >= 0x144 + 32 * PLANTED || m->byte[cp] < 0) {
             strbuf_reset(out);
             strbuf_add(out, word, len);
             return;

@@ -100,10 +100,8 @@ static double mac_speed(uint32_t threads) {
     if (o.alloc(o.ctx, bytes, "bench", &p, &e)) die(&e);
     struct linear_args a = {.x = p, .rows = ROWS, .parts_count = 1};
     a.parts[0].y = p + ROWS * DEPTH * 4;
-    a.parts[0].w = (struct weight){.data = a.parts[0].y + ROWS * COLS * 4,
-                                   .dtype = DTYPE_BF16,
-                                   .rows = COLS,
-                                   .cols = DEPTH};
+    a.parts[0].w = (struct weight){
+        .data = a.parts[0].y + ROWS * COLS * 4, .dtype = DTYPE_BF16, .rows = COLS, .cols = DEPTH};
     double v[REPEATS];
     for (uint32_t i = 0; i < REPEATS; i++) {
         uint64_t t = mono_ns();
@@ -184,7 +182,8 @@ static struct figure verify(struct engine *eng, uint32_t rows) {
     ids[0] = round.events[0].ids[0];
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint64_t t = mono_ns();
-        if (engine_window(eng, handle, ids, rows, 0, logits, &e)) die(&e);
+        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .ret = logits};
+        if (engine_windows(eng, &w, 1, &e)) die(&e);
         v[i] = (double)(mono_ns() - t) / 1000;
     }
     engine_cancel(eng, handle);

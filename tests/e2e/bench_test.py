@@ -76,7 +76,7 @@ def all_cells_of_a_good_server_are_equal_and_it_exits_with_0():
     for cell in ("code/greedy/serial", "code/sampled/alone", "chat/greedy/1", "chat/sampled/" + LEVELS[-1], "cold/1"):
         check_in(cell, out, "the table")
         check_in(cell, err, "the progress")
-    check_in(" 0 unequal, 0 failed", out.splitlines()[-1], "the last line")
+    check_in(" 0 unequal, 0 failed, ", out.splitlines()[-1], "the last line")
 
 
 @test
@@ -92,7 +92,9 @@ def the_receipt_has_what_the_table_has_and_where_it_came_from():
     for cell in r["cells"]:
         wanted = {"cold": 2, "level": 2 * cell["level"], "alone": max(levels), "serial": max(levels)}[cell["kind"]]
         check_eq(len(cell["replies"]), wanted, f"replies of {cell['name']}")
-        check_eq(cell["equal"], wanted, f"equal ones of {cell['name']}")
+        # A reference is held against nothing, and the first fill of a cold prompt neither.
+        first = {"cold": 1, "level": 0, "alone": 0, "serial": wanted}[cell["kind"]]
+        check_eq((cell["first"], cell["equal"]), (first, wanted - first), f"first and equal ones of {cell['name']}")
         for reply in cell["replies"]:
             check_eq(reply["tokens"], 1 if cell["kind"] == "cold" else TOKENS, f"tokens of {cell['name']}")
             check(reply["first_token_ms"] > 0, "no time to the first token")
@@ -121,6 +123,26 @@ def two_runs_of_one_build_are_100_percent_equal():
     status, out, err = bench("compare", path("clean.json"), path("again.json"))
     check_eq(status, 0, f"exit status of:\n{out}{err}")
     check_in("100% equal", out, "the verdict")
+
+
+@test
+def replies_that_were_held_against_nothing_are_not_called_equal():
+    status, out, err = concurrent(shared(), "lone.json", "--reps=1", "--levels=1")
+    check_eq(status, 0, f"exit status of:\n{out}{err}")
+    check_in("nothing was compared", out, "the table")
+    check_in("0 equal, 0 unequal, 0 failed, 4 first of their kind", out.splitlines()[-1], "the last line")
+
+
+@test
+def receipts_of_another_checkpoint_are_refused():
+    clean()
+    r = receipt("clean.json")
+    r["checkpoint"] = "0" * 64
+    with open(path("other.json"), "w") as f:
+        json.dump(r, f)
+    status, out, err = bench("compare", path("clean.json"), path("other.json"))
+    check_eq((status, out), (2, ""), f"what it says beside {err}")
+    check_in("cannot compare: A has checkpoint", err, "the refusal")
 
 
 @test

@@ -9,12 +9,12 @@ import os
 import random
 import signal
 
-from harness import (SMALL, EventReader, Server, check, check_eq, main, note, shared, test, wait_for)
+from harness import (SMALL, EventReader, Failed, Server, check, check_eq, main, note, shared, test, wait_for)
 
 # Prompt lengths in words of the filler, about one id each; the longest prompts are about 2,000 ids.
 LENGTHS = (1, 7, 18, 40, 70, 300) if SMALL else (1, 17, 63, 200, 700, 1900)
 TARGET_WORDS = 60 if SMALL else 250
-NEW_IDS = 12 if SMALL else 40
+NEW_IDS = 40  # enough rounds that requests are seen beside each other
 CANCELLED_WORDS = 500 if SMALL else 1900
 
 WORDS = """the a small brave cat dog king queen river forest found lost gave took ran slept under over near blue red golden
@@ -152,7 +152,8 @@ def beside_others_of_ragged_lengths_a_request_has_the_bits_it_has_alone():
 
 @test
 def another_seed_gives_another_text():
-    texts = {shared().chat(**{**REQUESTS[0], "seed": seed})["choices"][0]["token_sha256"] for seed in range(5)}
+    story = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 1.5, "max_tokens": 40, "ignore_eos": True}
+    texts = {shared().chat(**story, seed=seed)["choices"][0]["token_sha256"] for seed in range(5)}
     check_eq(len(texts), 5, "different texts of five seeds")
 
 

@@ -10,6 +10,7 @@ from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, chec
 CHAT = "/v1/chat/completions"
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8, "ignore_eos": True}
 ENDLESS = {**SHORT, "max_tokens": 3000}
+LONG = {**SHORT, "max_tokens": 2000}  # lasts until it has been seen to run
 RESTARTS = 40 if SMALL else 500
 
 
@@ -96,9 +97,9 @@ def case_37_kill_9_of_the_router_ends_its_workers():
 def case_38_sigterm_of_a_worker_lets_its_streams_finish():
     with Server(command="router", wait_ready=False) as s, Worker(s) as w:
         s.wait_ready()
-        wanted = s.chat(**{**SHORT, "max_tokens": 200})["choices"][0]["token_sha256"]
+        wanted = s.chat(**LONG)["choices"][0]["token_sha256"]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            runs = [pool.submit(s.chat, **{**SHORT, "max_tokens": 200}) for _ in range(3)]
+            runs = [pool.submit(s.chat, **LONG) for _ in range(3)]
             wait_for(lambda: s.worker()["streams"]["running"] == 3, "the worker runs them")
             w.signal(signal.SIGTERM)
             check_eq([r.result()["choices"][0]["token_sha256"] for r in runs], [wanted] * 3, "hashes")

@@ -720,15 +720,26 @@ static void ref_row(double *x, const struct op_case *c, uint32_t what, uint32_t 
     ref_norm_rotate(x, c->size[3], scale, c->size[4], row);
 }
 
+// As the cache holds it.
+static double cached(double x, enum dtype d) {
+    int e;
+    frexp(x, &e);
+    double step =
+        ldexp(1, d == DTYPE_E4M3 ? (e < -5 ? -5 : e) - 4 : e - (d == DTYPE_BF16 ? 8 : 24));
+    double r = nearbyint(x / step) * step;
+    return d == DTYPE_E4M3 && fabs(r) > 448 ? copysign(448, r) : r;
+}
+
 static void ref_attn_query(const struct op_case *c, uint64_t base, uint32_t pos, uint32_t head,
                            double *ret) {
     uint32_t dim = c->size[3], kv = c->size[2], group = c->size[1] / kv, qw = c->size[1] * 2 * dim;
     double q[512], k[512], *s = mem_alloc((pos + 1) * sizeof *s), max = -INFINITY, sum = 0;
+    enum dtype type = (enum dtype)c->size[5];
     ref_row(q, c, 20, 24, base + pos, qw, head * 2 * dim);
     for (uint32_t j = 0; j <= pos; j++) {
         ref_row(k, c, 21, 25, base + j, kv * dim, head / group * dim);
         s[j] = 0;
-        for (uint32_t d = 0; d < dim; d++) s[j] += q[d] * k[d] * 2;
+        for (uint32_t d = 0; d < dim; d++) s[j] += q[d] * cached(k[d], type) * 2;
         max = fmax(max, s[j]);
     }
     for (uint32_t d = 0; d < dim; d++) ret[d] = 0;
@@ -736,7 +747,7 @@ static void ref_attn_query(const struct op_case *c, uint64_t base, uint32_t pos,
         double p = exp(s[j] - max);
         sum += p;
         for (uint32_t d = 0; d < dim; d++)
-            ret[d] += p * fine(22, (base + j) * kv * dim + head / group * dim + d);
+            ret[d] += p * cached(fine(22, (base + j) * kv * dim + head / group * dim + d), type);
     }
     for (uint32_t d = 0; d < dim; d++)
         ret[d] /= sum * (1 + exp(-(double)fine(20, (base + pos) * qw + head * 2 * dim + dim + d)));
@@ -1010,13 +1021,15 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
                                                   : &table[e].down);
     struct buf x = buf_fine(o, 51, (uint64_t)t * a.dim), y = buf_fine(o, 53, (uint64_t)t * a.dim);
     struct buf picks = buf_of(o, ids, t * k * sizeof *ids), pw = buf_of(o, weights, t * k * F32);
+    struct buf dev = buf_of(o, table, n * sizeof *table);
     struct buf scratch = buf_new(o, o->experts_room(o->ctx, &a));
-    a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p, a.scratch = scratch.p;
+    a.dev_table = dev.p, a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p,
+    a.scratch = scratch.p;
     feed_experts(o, c, schedule, &a);
     get(o, ret, &y, (uint64_t)t * a.dim);
     for (uint32_t i = 0; i < 3 * n; i++) buf_free(o, &w[i]);
-    struct buf *all[] = {&x, &y, &picks, &pw, &scratch};
-    for (uint32_t i = 0; i < 5; i++) buf_free(o, all[i]);
+    struct buf *all[] = {&x, &y, &picks, &pw, &dev, &scratch};
+    for (uint32_t i = 0; i < 6; i++) buf_free(o, all[i]);
     free(weights);
     free(table);
     free(w);
@@ -1074,39 +1087,42 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
 // (n + 1) / 2 and (n + 5) / 6 more rows than the longest stream's n
 #define STREAM_ROWS(n) ((n) + ((n) + 1) / 2 + ((n) + 5) / 6)
 #define LINEAR(t, k, n, n2, d)                                                                     \
-    { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear }
+    { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear, 3e-3 }
 #define EXL3(t, k, n, half_bits, codebook, bias)                                                   \
-    { "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 5), run_exl3, ref_exl3 }
+    {                                                                                              \
+        "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 5), run_exl3,         \
+            ref_exl3, 3e-3                                                                         \
+    }
 #define EMBED(t, d, v, ty)                                                                         \
-    { "embed", {t, d, v, 0, ty}, 0, (t) * (d), run_embed, ref_embed }
+    { "embed", {t, d, v, 0, ty}, 0, (t) * (d), run_embed, ref_embed, 0 }
 #define RMSNORM(t, d, n)                                                                           \
-    { "rmsnorm", {t, d, n}, 1e-6, (t) * (d), run_rmsnorm, ref_rmsnorm }
+    { "rmsnorm", {t, d, n}, 1e-6, (t) * (d), run_rmsnorm, ref_rmsnorm, 0 }
 #define SWIGLU(t, i)                                                                               \
-    { "swiglu", {t, i}, 1e-6, (t) * (i), run_swiglu, ref_swiglu }
+    { "swiglu", {t, i}, 1e-6, (t) * (i), run_swiglu, ref_swiglu, 0 }
 #define ROPE(t, p)                                                                                 \
-    { "rope", {t, p}, 1e-7, (t)*2 * (p), run_rope, ref_rope }
+    { "rope", {t, p}, 1e-7, (t)*2 * (p), run_rope, ref_rope, 0 }
 #define GATES(t, nv)                                                                               \
-    { "delta_gates", {t, nv}, 3e-6, (t)*2 * (nv), run_gates, ref_gates }
+    { "delta_gates", {t, nv}, 3e-6, (t)*2 * (nv), run_gates, ref_gates, 0 }
 #define DELTA_NORM(t, nk, dk, v)                                                                   \
     {                                                                                              \
         "delta_norm", {t, nk, dk, v}, 1e-6, (t) * (2 * (nk) * (dk) + (v)), run_delta_norm,         \
-            ref_delta_norm                                                                         \
+            ref_delta_norm, 0                                                                      \
     }
 #define GATED_NORM(t, nv, dv)                                                                      \
-    { "gated_norm", {t, nv, dv}, 1e-6, (t) * (nv) * (dv), run_gated_norm, ref_gated_norm }
+    { "gated_norm", {t, nv, dv}, 1e-6, (t) * (nv) * (dv), run_gated_norm, ref_gated_norm, 0 }
 #define ATTN(n, h, kv, dim, p, ty, tol)                                                            \
-    { "attn", {n, h, kv, dim, p, ty}, tol, STREAM_ROWS(n) * (h) * (dim), run_attn, ref_attn }
+    { "attn", {n, h, kv, dim, p, ty}, tol, STREAM_ROWS(n) * (h) * (dim), run_attn, ref_attn, 0 }
 #define CONV(n, c)                                                                                 \
-    { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv }
+    { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv, 0 }
 #define SCAN(n, nk, nv, dk, dv)                                                                    \
-    { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan }
+    { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan, 0 }
 
 #define ROUTER(t, e, k, kind)                                                                      \
-    { "router", {t, e, k, kind}, 1e-6, 2 * (t) * (k), run_router, ref_router }
+    { "router", {t, e, k, kind}, 1e-6, 2 * (t) * (k), run_router, ref_router, 0 }
 #define EXPERTS(t, d, i, e, k, ty)                                                                 \
-    { "experts", {t, d, i, e, k, ty}, 3e-6, (t) * (d), run_experts, ref_experts }
+    { "experts", {t, d, i, e, k, ty}, 3e-6, (t) * (d), run_experts, ref_experts, 6e-3 }
 #define EXPERT_SUM(t, d)                                                                           \
-    { "expert_sum", {t, d}, 1e-6, (t) * (d), run_expert_sum, ref_expert_sum }
+    { "expert_sum", {t, d}, 1e-6, (t) * (d), run_expert_sum, ref_expert_sum, 0 }
 
 const struct op_case op_cases[] = {
     LINEAR(1, 1, 1, 0, DTYPE_F32),
@@ -1120,6 +1136,9 @@ const struct op_case op_cases[] = {
     LINEAR(16, 256, 96, 64, DTYPE_BF16),
     LINEAR(13, 1000, 70, 9, DTYPE_BF16),
     LINEAR(29, 96, 200, 40, DTYPE_F16),
+    LINEAR(9, 1024, 33, 17, DTYPE_F16),
+    LINEAR(3, 4101, 40, 7, DTYPE_BF16),
+    LINEAR(2, 4160, 9, 0, DTYPE_BF16),
     EXL3(1, 128, 128, 8, EXL3_MUL1, 0),
     EXL3(2, 1152, 128, 5, EXL3_MUL1, 1),
     EXL3(5, 256, 384, 2, EXL3_MCG, 0),
@@ -1127,6 +1146,7 @@ const struct op_case op_cases[] = {
     EXL3(13, 384, 256, 15, EXL3_MUL1, 0),
     EXL3(67, 256, 256, 7, EXL3_MUL1, 0),
     EXL3(131, 128, 128, 6, EXL3_MCG, 1),
+    EXL3(3, 4224, 128, 3, EXL3_3INST, 0),
     EMBED(1, 1, 3, DTYPE_F32),
     EMBED(9, 50, 11, DTYPE_BF16),
     EMBED(40, 256, 100, DTYPE_F16),
@@ -1152,6 +1172,8 @@ const struct op_case op_cases[] = {
     ATTN(131, 6, 2, 64, 8, DTYPE_F32, 3e-6),
     ATTN(200, 2, 1, 256, 32, DTYPE_F32, 3e-6),
     ATTN(131, 4, 2, 48, 8, DTYPE_BF16, 2e-2),
+    ATTN(290, 12, 1, 16, 2, DTYPE_BF16, 2e-2),
+    ATTN(140, 6, 2, 64, 8, DTYPE_E4M3, 2e-2),
     CONV(1, 1),
     CONV(9, 33),
     CONV(50, 256),
@@ -1178,6 +1200,59 @@ const struct op_case op_cases[] = {
     EXPERT_SUM(30, 256),
 };
 const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
+
+// X(rows, ..) for the counts of rows where kernels change their shape.
+#define EACH_ROWS(X, ...)                                                                          \
+    X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(8, __VA_ARGS__),                    \
+        X(16, __VA_ARGS__), X(17, __VA_ARGS__), X(64, __VA_ARGS__), X(128, __VA_ARGS__),           \
+        X(256, __VA_ARGS__)
+#define EACH_CODEBOOK(half_bits)                                                                   \
+    EXL3(3, 256, 128, half_bits, EXL3_3INST, 0), EXL3(9, 128, 256, half_bits, EXL3_MCG, 1),        \
+        EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0)
+
+const struct op_case op_cases_rows[] = {
+    EACH_ROWS(LINEAR, 1056, 200, 40, DTYPE_BF16),
+    EACH_ROWS(LINEAR, 4128, 48, 0, DTYPE_BF16),
+    EACH_ROWS(LINEAR, 515, 70, 33, DTYPE_F16),
+    EACH_ROWS(LINEAR, 200, 50, 3, DTYPE_F32),
+    EACH_ROWS(EXL3, 1152, 256, 7, EXL3_MUL1, 1),
+    EACH_ROWS(EXL3, 4224, 128, 6, EXL3_MCG, 0),
+    EACH_CODEBOOK(2),
+    EACH_CODEBOOK(3),
+    EACH_CODEBOOK(4),
+    EACH_CODEBOOK(5),
+    EACH_CODEBOOK(6),
+    EACH_CODEBOOK(7),
+    EACH_CODEBOOK(8),
+    EACH_CODEBOOK(9),
+    EACH_CODEBOOK(10),
+    EACH_CODEBOOK(11),
+    EACH_CODEBOOK(12),
+    EACH_CODEBOOK(13),
+    EACH_CODEBOOK(14),
+    EACH_CODEBOOK(15),
+    EACH_CODEBOOK(16),
+    EACH_ROWS(EMBED, 5120, 300, DTYPE_BF16),
+    EACH_ROWS(RMSNORM, 5120, 256),
+    EACH_ROWS(RMSNORM, 1000, 30),
+    EACH_ROWS(SWIGLU, 1730),
+    EACH_ROWS(ROPE, 32),
+    EACH_ROWS(GATES, 48),
+    EACH_ROWS(DELTA_NORM, 16, 128, 77),
+    EACH_ROWS(GATED_NORM, 12, 128),
+    EACH_ROWS(ATTN, 6, 1, 256, 32, DTYPE_BF16, 2e-2),
+    EACH_ROWS(ATTN, 9, 1, 64, 8, DTYPE_E4M3, 2e-2),
+    EACH_ROWS(ATTN, 4, 2, 128, 16, DTYPE_F32, 2e-2),
+    ATTN(700, 2, 2, 32, 4, DTYPE_BF16, 2e-2),
+    EACH_ROWS(CONV, 1030),
+    EACH_ROWS(SCAN, 2, 6, 128, 128),
+    SCAN(65, 1, 2, 256, 32),
+    EACH_ROWS(ROUTER, 256, 8, LOGITS_FINE),
+    EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
+    EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
+    EACH_ROWS(EXPERT_SUM, 2048),
+};
+const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;
 
 uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {

@@ -15,10 +15,14 @@ struct op_case {
     uint32_t outputs; // floats
     void (*run)(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret);
     void (*reference)(const struct op_case *c, double *ret);
+    double half_tolerance; // where linear layers round their inputs to 16 bits (CUDA); 0: tolerance
 };
 
 extern const struct op_case op_cases[];
 extern const uint32_t op_cases_count;
+// More, where kernels of a GPU change their shape: too slow for the CPU and its references.
+extern const struct op_case op_cases_rows[];
+extern const uint32_t op_cases_rows_count;
 
 // Of a value's bits, in order.
 uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count);

@@ -37,7 +37,8 @@ static void run_all(struct engine *eng) {
     CHECK(engine_cancel(eng, handles[2]));
     while (replies[3].count < 3) drive_step(&d);
     uint32_t window[4] = {replies[0].ids[replies[0].count - 1], 1, 2, 3};
-    CHECK_OK(engine_window(eng, handles[0], window, 4, 2, NULL, &e), e);
+    struct engine_window w = {.handle = handles[0], .ids = window, .count = 4, .keep = 2};
+    CHECK_OK(engine_windows(eng, &w, 1, &e), e);
     CHECK(engine_cancel(eng, handles[1]));
     drive_all(&d);
     CHECK(replies[0].ended && replies[3].ended);

@@ -209,6 +209,8 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     }
     eng->fault = config->fault;
     eng->model.stale_conv = config->fault == ENGINE_FAULT_STALE_CONV;
+    eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
+    eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
     *ret = eng;
     return ST_OK;
 }

@@ -48,6 +48,8 @@ enum engine_fault {
     ENGINE_FAULT_NONE,
     ENGINE_FAULT_ULP, // one ulp in one logit of one row, only when rows of several streams share a round
     ENGINE_FAULT_STALE_CONV, // one DeltaNet layer reads a conv row of the chunk before last at a chunk border
+    ENGINE_FAULT_SHORT_S, // a commit of windows passes one row too few to one DeltaNet layer's matrices
+    ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_END,
 };
 
@@ -55,7 +57,7 @@ enum engine_fault {
 enum {
     ENGINE_TOP_LOGPROBS_MAX = 20, // as the OpenAI API has it
     ENGINE_STOP_IDS_MAX = 256,
-    ENGINE_WINDOW_ROWS_MAX = 32, // rows of one verify round of one stream
+    ENGINE_WINDOW_ROWS_MAX = 32, // rows of the windows of one round
     ENGINE_STREAMS_MAX = 1024,
     ENGINE_ROUND_ROWS_MAX = 8192,
 };
@@ -188,11 +190,18 @@ int engine_submit_from(struct engine *eng, const struct engine_state *s,
  * asked for, [rows_count, vocab_size] row-major. Rows ascend. chunk 0: the engine's default. */
 int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e);
-/* Window: feeds ids behind a stream's rows without committing, as a verify round does, then keeps `keep` of them and
- * winds the rest back; logits of every fed row if ret is not NULL ([count, vocab_size]). The stream must be past its
- * prompt. ids[0] is the id it drew last, which no row was fed with yet; the others are what might follow. The stream is
- * moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and then what the last kept row gives; the next
- * engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows than ENGINE_WINDOW_ROWS_MAX or than the
- * stream has room for, another ids[0], or a kept id that would have ended the reply; ST_UNSUPPORTED with logprobs. */
-int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
-                  uint32_t keep, float *ret, struct err *e);
+
+struct engine_window {
+    uint64_t handle;
+    const uint32_t *ids; // [count]
+    uint32_t count, keep;
+    float *ret; // [count, vocab_size] logits of every fed row, or NULL
+};
+/* A round of windows: feeds ids behind the rows of each stream without committing, as a verify round does, then keeps `keep` of
+ * them and winds the rest back. A stream must be past its prompt. ids[0] is the id it drew last, which no row was fed with yet;
+ * the others are what might follow. Each stream is moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and
+ * then what the last kept row gives; the next engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows in
+ * all than ENGINE_WINDOW_ROWS_MAX, or than the stream has room for, two windows of a stream, another ids[0], or a kept id that
+ * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
+int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
+                   struct err *e);

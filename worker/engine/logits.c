@@ -22,7 +22,14 @@ struct feed {
 };
 
 static int check_feed(struct engine *eng, const struct feed *f, struct err *e) {
+    uint32_t last = f->count ? f->ids[f->count - 1] : 0;
     if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    if (f->count > eng->budget.context_max)
+        return err_set(e, ST_INVAL, "ids: wanted at most %u (context), found %u",
+                       eng->budget.context_max, f->count);
+    if (f->count > 1 && last >= eng->vocab.size)
+        return err_set(e, ST_INVAL, "ids[%u]: wanted an id below %u, found %u", f->count - 1,
+                       eng->vocab.size, last);
     for (uint32_t i = 0; i < f->rows_count; i++)
         if (f->rows[i] >= f->count || (i && f->rows[i] <= f->rows[i - 1]))
             return err_set(e, ST_INVAL, "rows[%u]: wanted ascending below %u, found %u", i,
@@ -49,8 +56,9 @@ int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint3
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e) {
     struct feed f = {.ids = ids, .count = count, .rows = rows, .rows_count = rows_count};
     f.chunk = min_u32(chunk ? chunk : eng->budget.chunk_tokens, eng->round.rows_max);
+    // Nothing is drawn: the last id may take the place in the context that a request leaves to its reply.
     struct engine_request r = {.prompt = ids,
-                               .prompt_count = count,
+                               .prompt_count = count > 1 ? count - 1 : count,
                                .max_tokens = 1,
                                .sampling = {.top_p = 1, .repetition = 1},
                                .top_logprobs = -1};
@@ -64,60 +72,87 @@ int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint3
     return st;
 }
 
-static int check_window(struct engine *eng, const struct stream *s, const uint32_t *ids,
-                        uint32_t count, uint32_t keep, struct err *e) {
+static int check_window(struct engine *eng, const struct engine_window *w, uint32_t rows_left,
+                        struct err *e) {
+    const struct stream *s = engine_find(eng, w->handle);
     if (!s) return err_set(e, ST_INVAL, "window: no such stream");
     if (s->top_logprobs >= 0) return err_set(e, ST_UNSUPPORTED, "window: the stream has logprobs");
     if (!stream_decoding(s) || s->finish || stream_pending(s) != 1)
         return err_set(e, ST_INVAL, "window: wanted a stream that decodes");
-    uint32_t room = min_u32(s->total - s->rows, ENGINE_WINDOW_ROWS_MAX);
-    if (!count || count > room || keep > count || keep > s->total - s->count)
+    uint32_t room = min_u32(s->total - s->rows, rows_left);
+    if (!w->count || w->count > room || w->keep > w->count || w->keep > s->total - s->count)
         return err_set(e, ST_INVAL, "window: wanted 1 to %u rows, at most %u kept, found %u, %u",
-                       room, min_u32(count, s->total - s->count), count, keep);
-    if (ids[0] != s->ids[s->rows])
+                       room, min_u32(w->count, s->total - s->count), w->count, w->keep);
+    if (w->ids[0] != s->ids[s->rows])
         return err_set(e, ST_INVAL, "window: wanted the id drawn last, %u, found %u",
-                       s->ids[s->rows], ids[0]);
-    for (uint32_t i = 0; i < count; i++)
-        if (ids[i] >= eng->vocab.size ||
-            (i && i < keep && stream_ends_at(s, s->count - s->prompt_count + i - 1, ids[i])))
+                       s->ids[s->rows], w->ids[0]);
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->ids[i] >= eng->vocab.size ||
+            (i && i < w->keep && stream_ends_at(s, s->count - s->prompt_count + i - 1, w->ids[i])))
             return err_set(e, ST_INVAL, "window: ids[%u]: %u is no id, or ends the reply", i,
-                           ids[i]);
+                           w->ids[i]);
     return ST_OK;
 }
 
-struct window {
-    struct stream *s;
-    uint32_t keep;
-    float *ret; // NULL: not wanted
+static int check_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
+                         struct err *e) {
+    uint32_t left = min_u32(eng->model.lim.record_rows_max, eng->round.rows_max);
+    for (uint32_t i = 0; i < count; i++) {
+        for (uint32_t k = 0; k < i; k++)
+            if (w[k].handle == w[i].handle)
+                return err_set(e, ST_INVAL, "window: wanted one of each stream, found two");
+        int st = check_window(eng, &w[i], left, e);
+        if (st) return st;
+        left -= w[i].count;
+    }
+    return ST_OK;
+}
+
+struct windows { // of a round, in its order
+    const struct engine_window *v;
+    uint32_t at;  // the one that the next pick is of
+    uint32_t row; // its first
 };
 
 static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
-    struct window *w = arg;
+    struct windows *ws = arg;
     uint32_t vocab = eng->vocab.size;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t row = eng->round.picks[first + i];
         const float *logits = eng->host_logits + (size_t)i * vocab;
-        if (w->ret) memcpy(w->ret + (size_t)row * vocab, logits, vocab * sizeof *logits);
-        if (row < w->keep)
-            stream_row(w->s, &eng->vocab, eng->round.pos[row], logits, eng->samplers[0]);
+        while (row >= ws->row + ws->v[ws->at].count) ws->row += ws->v[ws->at++].count;
+        const struct engine_window *w = &ws->v[ws->at];
+        uint32_t idx = row - ws->row;
+        if (w->ret) memcpy(w->ret + (size_t)idx * vocab, logits, vocab * sizeof *logits);
+        if (idx < w->keep)
+            stream_row(engine_find(eng, w->handle), &eng->vocab, eng->round.pos[row], logits,
+                       eng->samplers[0]);
     }
 }
 
-int engine_window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
-                  uint32_t keep, float *ret, struct err *e) {
-    if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
-    struct stream *s = engine_find(eng, handle);
-    int st = check_window(eng, s, ids, count, keep, e);
-    if (st) return st;
-    for (uint32_t i = 1; i < keep; i++) stream_append(s, ids[i]);
+static void plan_windows(struct engine *eng, const struct engine_window *w, uint32_t count) {
     round_reset(&eng->round);
-    round_add(&eng->round, s->slot, s->rows, ids, count, true);
-    for (uint32_t i = 0; i < (ret ? count : keep); i++) round_pick(&eng->round, i);
-    st = engine_forward(eng, window_piece, &(struct window){.s = s, .keep = keep, .ret = ret}, e);
+    for (uint32_t i = 0; i < count; i++) {
+        struct stream *s = engine_find(eng, w[i].handle);
+        uint32_t row = round_add(&eng->round, s->slot, s->rows, w[i].ids, w[i].count, true);
+        for (uint32_t k = 0; k < (w[i].ret ? w[i].count : w[i].keep); k++)
+            round_pick(&eng->round, row + k);
+        for (uint32_t k = 1; k < w[i].keep; k++) stream_append(s, w[i].ids[k]);
+    }
+}
+
+int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
+                   struct err *e) {
+    if (eng->failed) return err_set(e, ST_DEVICE, "the device has failed");
+    int st = check_windows(eng, w, count, e);
     if (st) return st;
-    struct run run = eng->round.runs[0];
-    run.count = keep;
-    model_commit(&eng->model, &run, 1);
-    s->rows += keep;
+    plan_windows(eng, w, count);
+    st = engine_forward(eng, window_piece, &(struct windows){.v = w}, e);
+    if (st) return st;
+    for (uint32_t i = 0; i < count; i++) {
+        eng->round.runs[i].count = w[i].keep;
+        engine_find(eng, w[i].handle)->rows += w[i].keep;
+    }
+    model_commit(&eng->model, eng->round.runs, count);
     return eng->ops.sync(eng->ops.ctx, e);
 }

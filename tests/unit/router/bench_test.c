@@ -378,6 +378,9 @@ TEST(a_reply_is_held_against_undrafted_alone_and_the_first_run) {
     add_reply(&serial, &known, "aa", "1");
     add_reply(&alone, &known, "aa", "1");
     CHECK_EQ(alone.check_equal[BENCH_CHECK_SERIAL], 1);
+    CHECK_EQ(serial.first, 1); // nothing was compared: no success
+    CHECK_EQ(serial.equal, 0);
+    CHECK_EQ(alone.equal, 1);
     add_reply(&level, &known, "aa", "1");
     CHECK_EQ(level.check_equal[BENCH_CHECK_SERIAL], 1);
     CHECK_EQ(level.check_equal[BENCH_CHECK_ALONE], 1);
@@ -407,7 +410,8 @@ TEST(a_failed_reply_is_counted_and_never_the_one_others_are_held_against) {
     add_reply(&level, &known, "aa", "1");
     add_reply(&level, &known, "aa", "1");
     CHECK_EQ(level.failed, 1);
-    CHECK_EQ(level.equal, 2);
+    CHECK_EQ(level.first, 1);
+    CHECK_EQ(level.equal, 1);
     CHECK_EQ(level.check_equal[BENCH_CHECK_REPEAT], 1);
     free(level.replies);
 }
@@ -491,7 +495,7 @@ TEST(a_file_that_is_no_receipt_is_refused_by_member) {
         int st;
     } cases[] = {
         {"railyard_bench", NULL, "receipt of a bench", ST_CORRUPT},
-        {"railyard_bench", "2", "version 1, found 2", ST_VERSION},
+        {"railyard_bench", "1", "version 2, found 1", ST_VERSION},
         {"checkpoint", NULL, "member checkpoint: wanted text, found none", ST_CORRUPT},
         {"checkpoint", "7", "member checkpoint", ST_CORRUPT},
         {"tokens", "-1", "member tokens", ST_CORRUPT},
@@ -622,6 +626,7 @@ TEST(cells_and_replies_of_one_side_alone_are_left_out) {
     CHECK_EQ(c.equal, 1);
     CHECK_EQ(c.only_a, 1);
     CHECK_EQ(c.only_b, 1);
+    CHECK_EQ(c.unpaired, 2);
     bench_comparison_fini(&c);
     bench_receipt_fini(&a);
     bench_receipt_fini(&b);
@@ -645,7 +650,7 @@ TEST(the_table_names_each_cell_that_is_not_equal) {
     CHECK_HAS(text, "other tokens than alone");
     CHECK_HAS(text,
               "FAILED code/greedy/alone: 1 of 3, first stream 0 rep 0: status 503: no worker");
-    CHECK_HAS(text, "4 equal, 1 unequal, 1 failed");
+    CHECK_HAS(text, "0 equal, 1 unequal, 1 failed, 4 first of their kind");
     free(text);
     bench_receipt_fini(&r);
 }

@@ -34,6 +34,12 @@ static const struct {
     {"--api.body_bytes_max=10", "api.body_bytes_max"},
     {"--kv=int4", "auto|bf16|fp8|f32"},
     {"--api.listn=x", "did you mean 'api.listen'"},
+    {"--port=1", "no setting 'port' (--help lists them)"},
+    {"--model.name=", "setting model.name: wanted a name, found ''"},
+    {"--model.name=  ", "setting model.name: wanted a name"},
+    {"--model.aliases=x,,y", "setting model.aliases: wanted names split by commas, found 'x,,y'"},
+    {"--model.aliases=x,", "setting model.aliases: wanted names"},
+    {"--model.aliases= ,x", "setting model.aliases: wanted names"},
     {"--stream.keepalive_s=0", "stream.keepalive_s"},
     {"other", "wanted one MODEL"},
 };

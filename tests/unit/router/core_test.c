@@ -71,6 +71,10 @@ static char *names[] = {(char[]){"tiny"}};
 void server_want_place(struct server *s) {
     s->place_wanted = true;
 }
+void server_no_worker(const struct server *s, struct apierr *ret) {
+    apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready");
+    ret->retry_after_ms = 2000;
+}
 uint32_t server_context_max(const struct server *s) {
     return CONTEXT;
 }

@@ -107,6 +107,8 @@ static const struct {
     {NULL, NULL, NULL, "config.json"},
     {"{", NULL, NULL, "wanted a JSON object"},
     {"[]", NULL, NULL, "wanted a JSON object"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":1}", NULL, NULL,
+     "config.json: model_type: wanted qwen3_5 or qwen3_5_moe, found 'llama'"},
     {"{\"vocab_size\":320}", NULL, NULL, "max_position_embeddings"},
     {"{\"vocab_size\":10,\"max_position_embeddings\":512}", NULL, NULL, "at least the tokenizer's"},
     {"{\"vocab_size\":\"x\",\"max_position_embeddings\":512}", NULL, NULL, "vocab_size"},

@@ -5,7 +5,7 @@
 #include "router/backend_int.h"
 #include "tests/lib/backend_bed.h"
 #include "tests/lib/test.h"
-#include "worker/exit_code.h"
+#include "proto/exit_code.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* program: railyard-worker as a user calls it: what its subcommands print, write and exit with. */
 #include "common/strbuf.h"
+#include "proto/exit_code.h"
 #include "tests/lib/test.h"
-#include "worker/exit_code.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -75,12 +75,31 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
         {"logits /no/such/folder --out=/dev/null", "wanted a JSON array", EXIT_CODE_USAGE},
         {"worker /no/such/folder --lobby=/no/such/lobby.sock --log.level=error", "/no/such/folder",
          EXIT_CODE_MODEL},
+        {"worker x --lobby=tcp://127.0.0.1:9",
+         "lobby 'tcp://127.0.0.1:9': wanted ipc:// and a path", EXIT_CODE_USAGE},
+        {"worker x --lobby=ipc://", "lobby 'ipc://': wanted ipc:// and a path", EXIT_CODE_USAGE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         CHECK_EQ(run("%s", cases[i].args), cases[i].code);
         CHECK_HAS(output.p, cases[i].says);
         CHECK(strchr(output.p, '\n') == output.p + output.len - 1); // one line
     }
+}
+
+// Once, and by name, that nobody is there; then quietly until somebody is.
+TEST(a_worker_without_a_router_says_what_it_dials_and_why_in_vain) {
+    struct strbuf c = {0};
+    const char *build = getenv("RAILYARD_BUILD");
+    strbuf_printf(
+        &c, "timeout -s TERM 2 '%s/railyard-worker' worker '%s' --lobby=/no/such/lobby.sock 2>&1",
+        build ? build : "build", demo());
+    run_line(c.p);
+    strbuf_fini(&c);
+    const char *said = strstr(output.p, "warn  railyard-worker waiting_for_router");
+    CHECK(said != NULL);
+    CHECK_HAS(said, "lobby=\"ipc:///no/such/lobby.sock\" reason=\"dial the lobby");
+    CHECK_HAS(said, "No such file or directory");
+    CHECK(strstr(strchr(said, '\n'), "waiting_for_router") == NULL);
 }
 
 TEST(inspect_names_layers_types_and_sizes_and_finds_the_demo_right) {
@@ -135,6 +154,27 @@ TEST(logits_writes_a_numpy_file_whose_bits_do_not_follow_the_chunk) {
     CHECK_MEM(p, p_1, len);
     free(p);
     free(p_1);
+}
+
+// A whole window of the demo, and one id more.
+TEST(logits_takes_as_many_ids_as_the_context_has_and_no_more) {
+    enum { CONTEXT = 4096 };
+    struct strbuf ids = {0};
+    for (int i = 0; i < CONTEXT; i++) strbuf_printf(&ids, "%c%d", i ? ',' : '[', i % 97);
+    strbuf_add_char(&ids, ']');
+    CHECK_EQ(run_with("[1,2,3,4,5]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_OK);
+    CHECK_EQ(run_with("[1,2,3,4,5,6]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "ids: wanted at most 5 (context), found 6");
+    CHECK_EQ(run_with("[1,2,9999]", "logits '%s' --out=/dev/null --context=5", demo()),
+             EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "ids[2]: wanted an id below 4096, found 9999");
+    ids.p[ids.len - 1] = ',';
+    strbuf_add_str(&ids, "7]");
+    CHECK_EQ(run_with(ids.p, "logits '%s' --out=/dev/null", demo()), EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "context: wanted at most the checkpoint's 4096, found 4097");
+    strbuf_fini(&ids);
 }
 
 TEST(logits_refuses_what_is_no_list_of_ids_by_its_place) {

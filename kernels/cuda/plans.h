@@ -1,0 +1,44 @@
+/* plans: every operation's launch plan (launch.h says what one is). Pure, any thread. */
+#pragma once
+
+struct cuda_arch;
+struct cuda_work;
+struct launch_list;
+struct attn_args;
+struct conv_args;
+struct conv_store_args;
+struct delta_gates_args;
+struct delta_norm_args;
+struct delta_scan_args;
+struct embed_args;
+struct expert_sum_args;
+struct experts_args;
+struct gated_norm_args;
+struct kv_append_args;
+struct linear_args;
+struct rmsnorm_args;
+struct rope_args;
+struct router_args;
+struct swiglu_args;
+
+#define PLANS_DECLARE(op)                                                                          \
+    void op##_plan(const struct op##_args *a, const struct cuda_arch *arch,                        \
+                   const struct cuda_work *w, struct launch_list *ret);
+#define PLANS_ALL(X)                                                                               \
+    X(embed)                                                                                       \
+    X(rmsnorm)                                                                                     \
+    X(linear)                                                                                      \
+    X(swiglu)                                                                                      \
+    X(rope)                                                                                        \
+    X(kv_append)                                                                                   \
+    X(attn)                                                                                        \
+    X(conv)                                                                                        \
+    X(conv_store)                                                                                  \
+    X(delta_gates)                                                                                 \
+    X(delta_norm)                                                                                  \
+    X(delta_scan)                                                                                  \
+    X(gated_norm)                                                                                  \
+    X(router)                                                                                      \
+    X(experts)                                                                                     \
+    X(expert_sum)
+PLANS_ALL(PLANS_DECLARE)

@@ -1,0 +1,30 @@
+/* sums_ref: the sums of device.cuh, lane by lane, for the twins. */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+
+enum { SUMS_WARP = 32, SUMS_LANES_MAX = 1024 };
+
+// v is overwritten; v[0] and every other lane's is the sum.
+static inline float sums_warp(float v[SUMS_WARP]) {
+    for (uint32_t d = SUMS_WARP / 2; d; d /= 2) {
+        float t[SUMS_WARP];
+        for (uint32_t i = 0; i < SUMS_WARP; i++) t[i] = v[i] + v[i ^ d];
+        for (uint32_t i = 0; i < SUMS_WARP; i++) v[i] = t[i];
+    }
+    return v[0];
+}
+
+// Of a block of lanes: warps, then the warps in order.
+static inline float sums_block(float *v, uint32_t lanes) {
+    float sum = sums_warp(v);
+    for (uint32_t w = SUMS_WARP; w < lanes; w += SUMS_WARP) sum = sum + sums_warp(v + w);
+    return sum;
+}
+
+// sum of x[i]^2: lane l fuses x[l], x[l + lanes], .. into its sum, from 0; then sums_block.
+static inline float sums_squares(const float *x, uint32_t n, uint32_t lanes) {
+    float v[SUMS_LANES_MAX] = {0};
+    for (uint32_t i = 0; i < n; i++) v[i % lanes] = fmaf(x[i], x[i], v[i % lanes]);
+    return sums_block(v, lanes);
+}

@@ -1,0 +1,16 @@
+/* delta_norm_plan: see launch.h. A warp a head. */
+#include "common/num.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/plans.h"
+#include "kernels/delta/delta_norm.h"
+
+enum { WARPS = 4 };
+
+void delta_norm_plan(const struct delta_norm_args *a, const struct cuda_arch *arch,
+                     const struct cuda_work *w, struct launch_list *ret) {
+    if (!a->rows) return;
+    struct launch *l = launch_add(ret, "delta_norm", a, sizeof *a);
+    l->grid[0] = a->rows;
+    l->grid[1] = ceil_div_u32(2 * a->key_heads, WARPS);
+    l->block[0] = WARPS * 32;
+}

@@ -1,0 +1,4 @@
+/* rmsnorm_order: what the CUDA kernel and its twin agree on. */
+#pragma once
+
+enum { RMSNORM_THREADS = 256 };
