@@ -357,7 +357,6 @@ void admin_handle_worker(struct http_call *c) {
     h2o_iovec_t rank, verb = {0}, path = http_path_rest(c);
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
-    if (api_status_refuse_remote(c)) return;
     bool has_verb = split(path, '/', &rank, &verb);
     unsigned wanted = has_verb ? HTTP_POST : HTTP_GET;
     struct job *j = job_new(c, has_verb ? run_verb : run_nothing);
@@ -421,7 +420,6 @@ static void run_restart(struct server *s, struct job *j) {
 
 void admin_handle_restart(struct http_call *c) {
     struct apierr e;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_restart);
     if (read_how(c, &j->how, &e))
         refuse(j, c, &e);
@@ -434,7 +432,6 @@ void admin_handle_operation(struct http_call *c) {
     char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t id = http_path_rest(c);
     uint32_t seconds = 0;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_operation);
     int st = query_number(c, "wait_s", WAIT_S_MAX, &seconds, &e);
     j->until_ms = mono_ms() + seconds * 1000ull;
@@ -455,7 +452,6 @@ static void run_drain(struct server *s, struct job *j) {
 }
 
 static void handle_draining(struct http_call *c, bool on) {
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_drain);
     j->on = on;
     begin(j, c);
@@ -546,7 +542,6 @@ static bool take_name(struct job *j, h2o_iovec_t v) {
 void admin_handle_requests(struct http_call *c) {
     struct apierr e;
     uint32_t worker = UINT32_MAX;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_requests);
     j->limit = 1000;
     int st = query_number(c, "limit", REQUESTS_LIMIT_MAX, &j->limit, &e);
@@ -581,7 +576,6 @@ void admin_handle_request(struct http_call *c) {
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t id = http_path_rest(c);
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_cancel);
     if (take_name(j, id)) {
         begin(j, c);
@@ -597,7 +591,6 @@ void admin_handle_request(struct http_call *c) {
 void admin_handle_config(struct http_call *c) {
     const struct status_source *status = c->app;
     struct strbuf out = {0};
-    if (api_status_refuse_remote(c)) return;
     config_write_json(status->config, &out);
     strbuf_add_char(&out, '\n');
     send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"), out.p, out.len);
@@ -609,7 +602,6 @@ void admin_handle_log_level(struct http_call *c) {
     struct apierr e;
     json_t *body;
     enum log_level level;
-    if (api_status_refuse_remote(c)) return;
     int st = parse_body(c, &body, &e);
     if (!st) st = check_keys(body, known, &e);
     const char *name = json_string_value(json_object_get(body, "level"));

@@ -8,6 +8,7 @@
 #include "router/apierr.h"
 #include "router/config.h"
 #include "router/http.h"
+#include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/model.h"
@@ -214,6 +215,20 @@ static void count_accepted(struct request *r) {
     if (r->params.stream) metrics_streams_open(s->metrics, 1);
 }
 
+// What the client's key allows. True: r has ended.
+static bool refuse_by_key(struct request *r) {
+    const struct key *key = r->call->key;
+    const struct model *m = r->server->model;
+    if (!key) return false;
+    if (r->params.priority < key->priority_min) r->params.priority = key->priority_min;
+    if (key_allows_model(key, r->params.model ? r->params.model : m->names[0])) return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_FORBIDDEN, "model", "this key is not for the model '%s'",
+               r->params.model ? r->params.model : m->names[0]);
+    request_fail(r, &e);
+    return true;
+}
+
 static void admit(struct request *r) {
     struct server *s = r->server;
     if (s->refusing) {
@@ -223,6 +238,7 @@ static void admit(struct request *r) {
         request_fail(r, &e);
         return;
     }
+    if (refuse_by_key(r)) return;
     make_choices(r);
     if (r->params.echo_only) { // nothing is generated
         count_accepted(r);

@@ -16,6 +16,7 @@
 #include "router/config.h"
 #include "router/control.h"
 #include "router/http.h"
+#include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/model.h"
@@ -54,7 +55,7 @@ struct runner {
     char **worker_argv;
     uv_timer_t tick;
     uv_prepare_t prepare;
-    uv_signal_t term, interrupt, hangup;
+    uv_signal_t term, interrupt, hangup, reopen;
     uint64_t tick_at_ms;
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
@@ -232,23 +233,26 @@ static void on_lost(void *arg, struct backend *b, const char *reason, bool plann
 /* ---- HTTP ---- */
 
 static const struct http_endpoint endpoints[] = {
-    {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions"},
-    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render"},
-    {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions"},
-    {"/v1/models", false, HTTP_GET, api_models_list, "models"},
-    {"/v1/models/", true, HTTP_GET, api_models_one, "models"},
-    {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize"},
-    {"/v1/detokenize", false, HTTP_POST, api_detokenize_handle, "detokenize"},
-    {"/livez", false, HTTP_GET, api_status_livez, "livez"},
-    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz"},
-    {"/health", false, HTTP_GET, api_status_health, "health"},
-    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
-    {"/version", false, HTTP_GET, api_status_version, "version"},
+    {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions", HTTP_KEYED},
+    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render", HTTP_KEYED},
+    {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions", HTTP_KEYED},
+    {"/v1/models", false, HTTP_GET, api_models_list, "models", HTTP_KEYED},
+    {"/v1/models/", true, HTTP_GET, api_models_one, "models", HTTP_KEYED},
+    {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize", HTTP_KEYED},
+    {"/v1/detokenize", false, HTTP_POST, api_detokenize_handle, "detokenize", HTTP_KEYED},
+    {"/livez", false, HTTP_GET, api_status_livez, "livez", HTTP_OPEN},
+    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz", HTTP_OPEN},
+    {"/health", false, HTTP_GET, api_status_health, "health", HTTP_OPEN},
+    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics", HTTP_METRICS},
+    {"/version", false, HTTP_GET, api_status_version, "version", HTTP_METRICS},
 };
 
 static void on_call_over(void *app, struct http_call *c) {
     struct server *s = app;
     double seconds = (double)(mono_us() - c->begun_us) / 1e6;
+    if (c->key && c->facts.generated)
+        metrics_key_tokens(s->metrics, c->key->name, c->facts.prompt_tokens,
+                           c->facts.completion_tokens);
     metrics_http(s->metrics, c->endpoint ? c->endpoint->name : NULL, c->status, seconds);
     access_write(s->access, c, s->model->names[0]);
 }
@@ -263,7 +267,19 @@ static int open_api(struct server *s, struct err *e) {
         .endpoint_count = sizeof endpoints / sizeof *endpoints,
         .metrics = s->metrics,
         .on_call_over = on_call_over,
-        .body_bytes_max = (size_t)c->body_bytes_max,
+        .limits = {.head_bytes_max = (size_t)c->head_bytes_max,
+                   .fields_max = (size_t)c->head_fields_max,
+                   .uri_bytes_max = (size_t)c->uri_bytes_max,
+                   .body_bytes_max = (size_t)c->body_bytes_max},
+        .bodies_bytes_max = (size_t)c->bodies_bytes_max,
+        .body_rate_min = (double)c->body_rate_min,
+        .body_rate_after_s = c->body_rate_after_s,
+        .h2_streams_max = (uint32_t)c->h2_streams_max,
+        .h2_resets_max = (uint32_t)c->h2_resets_max,
+        .tls_cert = c->tls_cert,
+        .tls_key = c->tls_key,
+        .keys = s->keys,
+        .metrics_auth = c->metrics_auth,
         .header_s = c->header_s,
         .body_s = c->body_s,
         .keepalive_s = c->keepalive_s,
@@ -272,7 +288,9 @@ static int open_api(struct server *s, struct err *e) {
         .half_close = c->half_close,
         .overload_status = atoi(c->overload_status),
     };
-    int st = listener_new(&s->api, &lc, e);
+    int st = cors_init(&lc.cors, c->cors_origins, keys_any(s->keys), e);
+    if (st) return st;
+    st = listener_new(&s->api, &lc, e);
     return st ? (int)err_prefix(e, "api.listen") : ST_OK;
 }
 
@@ -301,6 +319,7 @@ static void close_rest(struct runner *r) {
     uv_close((uv_handle_t *)&r->term, NULL);
     uv_close((uv_handle_t *)&r->interrupt, NULL);
     uv_close((uv_handle_t *)&r->hangup, NULL);
+    uv_close((uv_handle_t *)&r->reopen, NULL);
 }
 
 static void on_workers_stopped(void *arg) {
@@ -368,6 +387,20 @@ static void drain(struct runner *r, uint64_t now) {
     if (listener_connections(s->api) == 0) stop_workers(r);
 }
 
+// What files hold: keys and the certificate. What cannot be read leaves what there was.
+static void reload(struct server *s) {
+    struct err e = {0};
+    if (keys_reload(s->keys, &e))
+        log_warn("reload_keys", "reason=\"%s\"", e.msg);
+    else
+        log_info("reload_keys", "keys=%zu", keys_count(s->keys));
+    if (!s->api || !*s->config->tls_cert) return;
+    if (listener_reload_tls(s->api, &e))
+        log_warn("reload_tls", "reason=\"%s\"", e.msg);
+    else
+        log_info("reload_tls", "cert=\"%s\"", s->config->tls_cert);
+}
+
 // Nobody will compute anything here: whoever started us is to know, by the exit status.
 static void give_up_without_workers(struct runner *r) {
     struct server *s = &r->s;
@@ -386,7 +419,14 @@ static void give_up_without_workers(struct runner *r) {
 
 static void on_signal(uv_signal_t *h, int signum) {
     struct runner *r = h->data;
-    if (signum == SIGHUP) return; // nothing is reloadable yet that a file could change
+    if (signum == SIGHUP) {
+        reload(&r->s);
+        return;
+    }
+    if (signum == SIGUSR1) {
+        access_reopen(r->s.access);
+        return;
+    }
     if (r->phase == RUNNING) {
         begin_drain(r);
         return;
@@ -428,12 +468,15 @@ static void start_timers(struct runner *r) {
     uv_signal_init(&s->loop, &r->term);
     uv_signal_init(&s->loop, &r->interrupt);
     uv_signal_init(&s->loop, &r->hangup);
-    r->tick.data = r->prepare.data = r->term.data = r->interrupt.data = r->hangup.data = r;
+    uv_signal_init(&s->loop, &r->reopen);
+    r->tick.data = r->prepare.data = r->term.data = r->interrupt.data = r;
+    r->hangup.data = r->reopen.data = r;
     uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
     uv_prepare_start(&r->prepare, on_prepare);
     uv_signal_start(&r->term, on_signal, SIGTERM);
     uv_signal_start(&r->interrupt, on_signal, SIGINT);
     uv_signal_start(&r->hangup, on_signal, SIGHUP);
+    uv_signal_start(&r->reopen, on_signal, SIGUSR1);
 }
 
 static int start_workers(struct runner *r, struct err *e) {
@@ -470,6 +513,9 @@ static int open_all(struct runner *r, struct err *e) {
     const struct config *c = s->config;
     struct model_config mc = {c->model, c->model_name, c->model_aliases, c->template_rules};
     int st = model_open(&s->model, &mc, e);
+    if (!st) st = keys_open(&s->keys, c->keys_file, c->keys, e);
+    if (!st && !*c->tls_cert != !*c->tls_key)
+        st = err_set(e, ST_INVAL, "wanted both of api.tls_cert and api.tls_key, found one");
     if (!st) st = access_open(&s->access, c->access_log, e);
     if (!st) st = config_make_run_dir(r->config, &r->run_dir_temporary, e);
     if (st) return st;
@@ -489,7 +535,8 @@ static int open_all(struct runner *r, struct err *e) {
         .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, e);
+    if (!st && *c->ops_listen)
+        st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, s->keys, e);
     return st ? st : start_workers(r, e);
 }
 
@@ -502,6 +549,7 @@ static void close_all(struct runner *r) {
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
+    keys_close(s->keys);
     model_close(s->model);
     config_free_argv(r->worker_argv);
     free(r->program);

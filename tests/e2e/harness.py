@@ -372,6 +372,15 @@ class FakeWorker(Process):
                                          f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
+def make_certificate(folder, name):
+    """A self-signed one for localhost; returns the paths of certificate and key."""
+    cert, key = os.path.join(folder, name + ".crt"), os.path.join(folder, name + ".key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+                   check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return cert, key
+
+
 SHARED = {}
 SHARED_LOCK = threading.Lock()
 
@@ -424,9 +433,12 @@ def strict_json(data):
 class Http1:
     """One connection. Reads exactly what the head announces; anything else is a failed check."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
+        """tls: an ssl.SSLContext."""
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
         self.s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.buf = b""
 
     def __enter__(self):
@@ -575,12 +587,14 @@ class EventReader:
 class Http2:
     """One connection with any number of streams."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
         import h2.config
         import h2.connection
         import h2.events
         self.events = h2.events
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.h = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.h.initiate_connection()
         self.flush()

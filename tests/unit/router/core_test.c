@@ -78,15 +78,6 @@ void server_no_worker(const struct server *s, struct apierr *ret) {
 uint32_t server_context_max(const struct server *s) {
     return CONTEXT;
 }
-size_t listener_body_bytes_max(const struct listener *l) {
-    return 1 << 20;
-}
-struct conn *conn_of(struct http_call *c) {
-    return NULL;
-}
-void conn_call_begin(struct conn *conn) {}
-void conn_call_end(struct conn *conn, struct http_call *c) {}
-
 static void world_init(struct world *w) {
     struct err e = {0};
     memset(w, 0, sizeof *w);
