@@ -96,6 +96,9 @@ finish() {
 if [ -n "$install" ]; then
     # shellcheck disable=SC2086  # lists of words
     step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test || finish
+    case " $suites " in
+    *" e2e "*) step "openai's client" "$top/openai.log" sh tests/tools/openai_venv.sh || finish ;;
+    esac
 fi
 if step 'build gcc' "$top/build-gcc.log" build gcc; then
     for s in $suites; do suite gcc "$s"; done
