@@ -22,7 +22,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +64,7 @@ struct admin {
     struct server *server;
     struct inbox to_loop, to_ops;
     bool ops_over; // nobody is there to answer to
+    _Atomic uint64_t beat_ms;
     // The ops thread's.
     struct send_set *sends;
     struct job_list waiting;
@@ -138,6 +139,7 @@ static void on_answer(void *owner, struct nng_msg *msg) {
 static void on_poll(uv_timer_t *t) {
     struct admin *a = t->data;
     struct job *j;
+    atomic_store_explicit(&a->beat_ms, mono_ms(), memory_order_relaxed);
     while ((j = TAILQ_FIRST(&a->waiting))) {
         TAILQ_REMOVE(&a->waiting, j, link);
         strbuf_reset(&j->out);
@@ -156,6 +158,7 @@ struct admin *admin_new(struct server *s) {
     struct admin *a = mem_calloc(1, sizeof *a);
     a->server = s;
     TAILQ_INIT(&a->waiting);
+    a->beat_ms = mono_ms();
     int rc = inbox_open(&a->to_loop, &s->loop);
     assert(rc == 0); // the loop is new: a descriptor is there
     return a;
@@ -193,6 +196,10 @@ void admin_detach(struct admin *a) {
     }
     inbox_close(&a->to_ops, on_inbox_closed, a);
     uv_close((uv_handle_t *)&a->poll, NULL);
+}
+
+uint64_t admin_last_beat_ms(const struct admin *a) {
+    return atomic_load_explicit(&a->beat_ms, memory_order_relaxed);
 }
 
 /* ---- calls ---- */

@@ -4,6 +4,7 @@
  * and requests, and comes back: a job. Two inboxes carry it. Nobody waits for the other side, so a stuck request loop
  * leaves health and metrics alone; a client that hangs up meanwhile is forgotten. */
 #pragma once
+#include <stdint.h>
 #include <uv.h>
 
 struct admin; // defined in admin.c
@@ -20,6 +21,8 @@ void admin_free(struct admin *a);
 // Ops thread: its first call and its last. The loop must turn once more after admin_detach.
 void admin_attach(struct admin *a, uv_loop_t *loop, struct send_set *sends);
 void admin_detach(struct admin *a);
+
+uint64_t admin_last_beat_ms(const struct admin *a); // when the ops loop turned last; any thread
 
 // Endpoints: c->app begins with a struct admin_app.
 void admin_handle_worker(struct http_call *c);    // /admin/v1/workers/{rank}[/{verb}]

@@ -1,5 +1,6 @@
 /* choice: see choice.h. */
 #include "router/choice.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/num.h"
@@ -171,6 +172,9 @@ void choice_requeue(struct choice *c) {
 
 void choice_lost(struct choice *c, enum metric_cause cause) {
     struct server *s = c->request->server;
+    log_info("stream_lost", "request=%s rank=%d ids=%zu filled=%u of=%u planned=%d",
+             c->request->request_id, c->rank, c->ids.len, c->filled, c->to_fill,
+             cause == METRIC_CAUSE_MOVE);
     if (!resume_lost(&c->resume, cause, mono_us())) {
         struct apierr e;
         apierr_set(&e, APIERR_WORKER_LOST, NULL,

@@ -98,6 +98,8 @@ static const struct setting table[] = {
      "time without progress after which a worker with work is hung"},
     {"worker.start_s", SETTING_REAL, IN(start_s), "30", 0.1, WEEK_S, NULL, "s",
      "time for a spawned worker's first word; over it: it is killed and started again"},
+    {"start.notify", SETTING_CHOICE, IN(start_notify), "ready", 0, 0, "ready|listening", NULL,
+     "when a service manager is told that the start is over"},
     {"ready.workers_min", SETTING_INT, IN(ready_workers_min), "1", 1, 64, NULL, NULL,
      "ready workers for /readyz to say 200"},
     {"drain.settle_s", SETTING_REAL, IN(settle_s), "5", 0, WEEK_S, NULL, "s",

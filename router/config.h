@@ -36,6 +36,7 @@ struct config {
     bool done_after_error;
 
     double progress_s, start_s;
+    char *start_notify;
     int64_t ready_workers_min;
     double settle_s, drain_s;
     double loop_stall_s;

@@ -16,10 +16,12 @@
 #include <stdlib.h>
 
 enum {
-    EXIT_MS = 10000, // a worker without streams that was asked to end gets that long
+    LEAVING_MS = 1000, // a worker that drains for so long without our asking does so by itself
+    EXIT_MS = 10000,   // a worker without streams that was asked to end gets that long
 };
 
-enum goal { GOAL_RUN, GOAL_DRAIN, GOAL_STOP, GOAL_RESTART };
+// LEAVING: the worker drains by itself, since it got a SIGTERM.
+enum goal { GOAL_RUN, GOAL_LEAVING, GOAL_DRAIN, GOAL_STOP, GOAL_RESTART };
 
 struct rank_goal {
     enum goal goal;
@@ -109,15 +111,28 @@ static void pursue_end(struct control *c, struct rank_goal *g, struct backend *b
     if (restart) backend_start(b);
 }
 
+// Its streams move when the drain's time is over, as with an operator's drain.
+static void look_for_leaving(struct control *c, struct rank_goal *g,
+                             const struct backend_info *info, uint64_t now) {
+    bool draining = info->state == BACKEND_DRAINING;
+    if (g->goal == GOAL_LEAVING && !draining) g->goal = GOAL_RUN;
+    // One that was told to resume a moment ago still says that it drains.
+    if (g->goal != GOAL_RUN || !draining || now < info->since_ms + LEAVING_MS) return;
+    struct control_how how = {.timeout_s = c->server->config->drain_s};
+    set_goal(c, info->rank, GOAL_LEAVING, &how);
+}
+
 static void pursue(struct control *c, uint32_t rank, uint64_t now) {
     struct rank_goal *g = &c->ranks[rank];
     struct backend *b = backends_at(c->server->backends, rank);
     struct backend_info info;
+    backend_info(b, &info);
+    look_for_leaving(c, g, &info, now);
     if (g->goal == GOAL_RUN) return;
-    if (backend_state(b) == BACKEND_READY) ask_to_drain(b, FRAME_DRAIN_FINISH);
+    if (info.state == BACKEND_READY) ask_to_drain(b, FRAME_DRAIN_FINISH);
     if (backend_state(b) == BACKEND_DRAINING) clear_streams(c, g, b, now);
     backend_info(b, &info);
-    if (g->goal != GOAL_DRAIN) pursue_end(c, g, b, &info, now);
+    if (g->goal > GOAL_DRAIN) pursue_end(c, g, b, &info, now);
 }
 
 /* ---- verbs ---- */
@@ -161,7 +176,7 @@ static int drain(struct control *c, const struct backend_info *i, const struct c
 static int resume(struct control *c, const struct backend_info *i, bool *ret_changed,
                   struct apierr *e) {
     struct rank_goal *g = &c->ranks[i->rank];
-    if (g->goal == GOAL_RUN && i->state == BACKEND_READY) return ST_OK;
+    if (g->goal == GOAL_RUN && is_live(i->state)) return ST_OK; // or it is about to be
     if (g->goal != GOAL_DRAIN || !is_live(i->state)) return conflict(e, CONTROL_RESUME, i);
     *ret_changed = true;
     g->goal = GOAL_RUN;

@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/mono.h"
+#include "common/notify.h"
 #include "common/num.h"
 #include "router/access.h"
 #include "router/admin.h"
@@ -41,6 +42,7 @@ enum {
     TICK_MS = 100,
     QUEUE_PER_WORKER = 64, // queue.requests_max by default
     GUEST_RANKS = 8,       // of `serve`, for workers started by hand
+    OPS_STALL_MS = 10000,  // the ops loop has not turned for so long: no sign of life
     CUT_GRACE_MS = 1000,   // for the last bytes after everything has ended
     STOP_GRACE_S = 10,     // a child's time between SIGTERM and SIGKILL
 };
@@ -57,6 +59,7 @@ struct runner {
     uv_prepare_t prepare;
     uv_signal_t term, interrupt, hangup, reopen;
     uint64_t tick_at_ms;
+    uint64_t beat_ms;        // the last sign of life to the service manager
     uint64_t drain_since_ms; // 0: not draining
     uint64_t over_since_ms;  // every request has ended
     bool given_up;           // no worker will come any more: the exit status says so
@@ -215,7 +218,9 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     if (!r->was_ready && server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
         r->was_ready = true;
         report_ready(s);
+        notify_send("READY=1");
     }
+    notify_send("STATUS=%u of %u workers ready", server_ready_workers(s), s->ranks);
     server_publish(s);
     server_want_place(s);
 }
@@ -352,6 +357,7 @@ static void settle_operator_drain(struct server *s, uint64_t now) {
 
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
+    notify_send("STOPPING=1\nSTATUS=draining");
     r->drain_since_ms = mono_ms();
     r->s.draining = true;
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
@@ -437,6 +443,15 @@ static void on_signal(uv_signal_t *h, int signum) {
 
 /* ---- time ---- */
 
+// The manager's watchdog: every loop of ours turns.
+static void beat(struct runner *r, uint64_t now) {
+    uint64_t every_ms = notify_watchdog_ms();
+    bool ops_turns = !r->s.ops || now - admin_last_beat_ms(r->s.admin) < OPS_STALL_MS;
+    if (!every_ms || now - r->beat_ms < every_ms || !ops_turns) return;
+    r->beat_ms = now;
+    notify_send("WATCHDOG=1");
+}
+
 static void on_tick(uv_timer_t *t) {
     struct runner *r = t->data;
     struct server *s = &r->s;
@@ -457,6 +472,7 @@ static void on_tick(uv_timer_t *t) {
     log_flush();
     server_publish(s);
     snapshots_beat(s->snapshots, now);
+    beat(r, now);
 }
 
 /* ---- start ---- */
@@ -577,6 +593,7 @@ int server_run(struct config *c, bool spawn) {
     struct runner r = {.spawn = spawn, .config = c, .s.config = c};
     struct err e = {0};
     signal(SIGPIPE, SIG_IGN);
+    notify_init();
     raise_fd_limit();
     uv_loop_init(&r.s.loop);
     int st = open_all(&r, &e);
@@ -586,6 +603,7 @@ int server_run(struct config *c, bool spawn) {
     } else {
         start_timers(&r);
         report_start(&r.s);
+        if (!strcmp(c->start_notify, "listening")) notify_send("READY=1");
         config_log(c);
         uv_run(&r.s.loop, UV_RUN_DEFAULT);
     }

@@ -2,6 +2,7 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/notify.h"
 #include "common/strbuf.h"
 #include "common/version.h"
 #include "proto/frame.h"
@@ -112,6 +113,7 @@ int cmd_worker(const struct options *o) {
     // A worker that a router started ends with it, however the router ends.
     if (o->token[0]) prctl(PR_SET_PDEATHSIG, SIGKILL);
     int signals = open_signals();
+    notify_init();
     options_log(o);
     options_engine(o, &engine);
     struct frame_hello hello = hello_of(&id, o);

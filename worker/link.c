@@ -4,9 +4,11 @@
 #include "common/err.h"
 #include "common/log.h"
 #include "common/mono.h"
+#include "common/notify.h"
 #include "common/num.h"
 #include "worker/engine/engine.h"
 #include "worker/runner.h"
+#include "worker/service.h"
 #include "worker/wire.h"
 
 #include <errno.h>
@@ -22,6 +24,7 @@ enum {
     DIAL_MS_MIN = 100, // between two attempts to join
     DIAL_MS_MAX = 3000,
     GOODBYE_MS = 1000, // for the router to take it
+    PROGRESS_S = 10,   // before a router has said how long work may stand still
 };
 
 struct link {
@@ -39,6 +42,8 @@ struct link {
     bool status_due;
     struct arena arena; // of the frame being handled
     struct strbuf made; // frames taken from the runner
+    struct service service;
+    double progress_s; // as the last router said
 };
 
 // How an incarnation or the wait for one ended.
@@ -109,6 +114,7 @@ static void on_submit(struct link *l, const struct frame_submit *s) {
 
 static void begin_drain(struct link *l, const char *why, double timeout_s) {
     log_info("drain", "reason=\"%s\" exit=%d", why, l->exiting);
+    if (l->exiting) notify_send("STOPPING=1\nSTATUS=draining");
     l->draining = true;
     l->why = why;
     l->drain_by_ms = timeout_s > 0 ? mono_ms() + (uint64_t)(timeout_s * 1000) : 0;
@@ -186,6 +192,7 @@ static enum outcome tend(struct link *l) {
     struct runner_status s;
     runner_status(l->c.runner, &s);
     report_once(l, &s);
+    service_tend(&l->service, &s, l->progress_s, mono_ms());
     enum outcome o = send_made(l);
     if (o != GOES_ON) return o;
     bool due = l->status_due || s.changes != l->changes || mono_ms() - l->status_ms >= STATUS_MS;
@@ -247,6 +254,7 @@ static enum outcome live(struct link *l) {
     const struct frame_welcome *w = wire_welcome(l->wire);
     log_info("joined", "rank=%u generation=%u router_epoch=%016llx", w->rank, w->generation,
              (unsigned long long)w->router_epoch);
+    l->progress_s = w->progress_s;
     runner_begin_session(l->c.runner, w->generation);
     if (!l->exiting) l->draining = false;
     l->status_due = true;
@@ -268,6 +276,7 @@ static enum outcome pause_for(struct link *l, uint32_t ms) {
         if (poll(fds, 2, (int)(until - now)) < 0 && errno != EINTR) return FAILED;
         runner_status(l->c.runner, &s);
         report_once(l, &s);
+        service_tend(&l->service, &s, l->progress_s, mono_ms());
         if (fds[1].revents && read_signal(l) == HURRIED) return HURRIED;
         if (s.state == RUNNER_FAILED) return FAILED;
         if (l->exiting) return DRAINED; // nothing runs without a router
@@ -335,7 +344,7 @@ static enum exit_code run(struct link *l) {
 }
 
 enum exit_code link_run(const struct link_config *c) {
-    struct link l = {.c = *c, .supervised = c->hello->supervised};
+    struct link l = {.c = *c, .supervised = c->hello->supervised, .progress_s = PROGRESS_S};
     enum exit_code code = run(&l);
     arena_fini(&l.arena);
     strbuf_fini(&l.made);
