@@ -83,7 +83,7 @@ def each_prompt_of_a_list_gets_what_it_gets_alone():
 
 
 @test
-def a_streamed_completion_is_the_whole_one():  # 21: L#9867
+def case_21_a_streamed_completion_is_the_whole_one():  # L#9867
     body = dict(prompt=["Once upon", "Caf\u00e9 \U0001f98a"], n=2, seed=2, max_tokens=12, echo=True, return_token_ids=True, stop=" a ")
     whole = complete(**body)
     choices, usage = streamed(**body, stream_options={"include_usage": True})
@@ -95,7 +95,7 @@ def a_streamed_completion_is_the_whole_one():  # 21: L#9867
 
 
 @test
-def echo_gives_the_prompt_back_with_or_without_more():  # 51: V#9336, lm-evaluation-harness #1411
+def case_51_echo_gives_the_prompt_back_with_or_without_more():  # V#9336, lm-evaluation-harness #1411
     r = complete(prompt="Gr\u00fc\u00dfe <|im_end|>", max_tokens=0, echo=True)
     c = r["choices"][0]
     check_eq((c["text"], c["finish_reason"], r["usage"]["completion_tokens"]), ("Gr\u00fc\u00dfe <|im_end|>", "length", 0), "the echo")
@@ -130,7 +130,7 @@ def check_entry(t, best):
 
 
 @test
-def logprobs_are_of_the_models_own_logits():  # 35: B#430
+def case_35_logprobs_are_of_the_models_own_logits():  # B#430
     plain = shared().chat(**STORY, temperature=0, max_tokens=20, logprobs=True, top_logprobs=20)["choices"][0]
     entries = plain["logprobs"]["content"]
     for t in entries:
@@ -193,7 +193,7 @@ def logprobs_do_not_depend_on_how_rounds_cut_the_ids():
 
 
 @test
-def each_of_n_choices_is_what_its_seed_gives_alone():  # 52: V#23138
+def case_52_each_of_n_choices_is_what_its_seed_gives_alone():  # V#23138
     r = shared().chat(**STORY, n=3, seed=11, max_tokens=20, temperature=1.5)
     for i, c in enumerate(r["choices"]):
         alone = shared().chat(**STORY, seed=11 + i, max_tokens=20, temperature=1.5)["choices"][0]

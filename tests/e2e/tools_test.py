@@ -113,7 +113,7 @@ def check_streamed(c, chunks, whole):
 
 
 @test
-def a_scripted_call_is_the_same_whole_and_streamed_however_rounds_cut_its_ids():
+def case_24_a_scripted_call_is_the_same_whole_and_streamed_however_rounds_cut_its_ids():
     script = script_of(CASES)
     hashes = {}
     for per_round in (1, 2, 3, 7, 64):
@@ -131,7 +131,7 @@ def a_scripted_call_is_the_same_whole_and_streamed_however_rounds_cut_its_ids():
 
 
 @test
-def a_long_string_argument_streams_while_it_is_written():  # 25: V#30439, 30 s of silence
+def case_25_a_long_string_argument_streams_while_it_is_written():  # V#30439: 30 s of silence
     text = " ".join(f"word{i}" for i in range(60))
     ids = ids_of(call("get_weather", city=text) + END)
     with tempfile.NamedTemporaryFile("w", suffix=".script") as f:
@@ -210,7 +210,7 @@ def deprecated_functions_are_refused_and_the_message_is_true():
 
 
 @test
-def broken_arguments_in_the_history_are_a_400_that_names_the_call():  # 18: V#47761, V#48922
+def case_18_broken_arguments_in_the_history_are_a_400_that_names_the_call():  # V#47761, V#48922
     for bad in ("{", "[1]", "3", "null", '"x"', "{'a': 1}"):
         messages = USER + [{"role": "assistant", "content": None, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
