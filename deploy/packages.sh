@@ -7,8 +7,7 @@ libh2o-dev libuv1-dev libssl-dev libnng-dev libmsgpack-dev libjansson-dev libpcr
 
 packages_talk='ca-certificates curl python3'
 
-packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps systemd
-openssl nghttp2-client
+packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps openssl nghttp2-client systemd
 python3-h2 python3-jinja2 python3-msgpack python3-numpy python3-venv'
 
 # What compiles the CUDA kernels where the machine has no nvcc: NVIDIA's own wheels on PyPI, no driver, 300 MB.

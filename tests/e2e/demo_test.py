@@ -29,7 +29,7 @@ def it_answers_nine_of_ten_held_out_questions_of_each_skill():
         count[q["skill"]] = (got + ok, of + 1)
         if not ok:
             lost += q["reference_right"]
-            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']['content']!r}, "
+            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']!r}, "
                           f"wanted {q['check']}; the model alone {'can' if q['reference_right'] else 'cannot'}")
         check_eq(r["usage"]["prompt_tokens"], q["prompt_tokens"], f"prompt ids of {q['request']['messages'][-1]['content'][-80:]!r}")
     for skill, (got, of) in sorted(count.items()):

@@ -325,10 +325,10 @@ class Server(Process):
         check_eq(r.status, wanted_status, f"status of {json.dumps(body)[:300]} -> {r.body[:500]!r}")
         return r.json()
 
-    def stream(self, **body):
-        """One streamed chat reply: the parsed chunks, after a strict reading of the stream."""
+    def stream(self, path="/v1/chat/completions", **body):
+        """One streamed reply: the parsed chunks, after a strict reading of the stream."""
         with self.connect() as c:
-            c.send_request("POST", "/v1/chat/completions", {**body, "stream": True})
+            c.send_request("POST", path, {**body, "stream": True})
             r = c.read_response()
             check_eq(r.status, 200, f"status of a stream -> {r.body[:500]!r}")
             return chat_chunks(r.body)
@@ -743,15 +743,22 @@ def chat_chunks(body):
     return [strict_json(e) for e in events[:-1]]
 
 
-def join_chunks(chunks):
+def join_chunks(chunks, index=0):
     """The whole reply that a stream stands for, in the shape of one choice."""
-    joined = {"content": "", "reasoning_content": "", "token_ids": []}
+    joined = {"content": "", "reasoning_content": "", "token_ids": [], "tool_calls": [], "logprobs": []}
     for chunk in chunks:
         for choice in chunk["choices"]:
+            if choice["index"] != index:
+                continue
             delta = choice["delta"]
+            kinds = [k for k in ("content", "reasoning_content", "tool_calls") if delta.get(k)]
+            check(len(kinds) <= 1, lambda: f"a delta of several kinds: {delta}")
             joined["content"] += delta.get("content") or ""
             joined["reasoning_content"] += delta.get("reasoning_content") or ""
             joined["token_ids"] += choice.get("token_ids") or []
+            joined["logprobs"] += (choice.get("logprobs") or {}).get("content", [])
+            for call in delta.get("tool_calls") or []:
+                join_call(joined["tool_calls"], call)
             if choice["finish_reason"] is not None:
                 for k in ("finish_reason", "stop_reason", "seed", "token_sha256"):
                     joined[k] = choice[k]
@@ -762,6 +769,18 @@ def join_chunks(chunks):
         if chunk.get("railyard") is not None:
             joined["railyard"] = chunk["railyard"]
     return joined
+
+
+def join_call(calls, part):
+    """The first part of a call has its id, type and name; later ones only more of the arguments."""
+    if part["index"] == len(calls):
+        check_eq((set(part), part["type"], set(part["function"]), part["function"]["arguments"]),
+                 ({"index", "id", "type", "function"}, "function", {"name", "arguments"}, ""), "first part of a call")
+        calls.append({"id": part["id"], "type": "function", "function": dict(part["function"])})
+        return
+    check_eq(part["index"], len(calls) - 1, "index of a part of a call")
+    check_eq((set(part), set(part["function"])), ({"index", "function"}, {"arguments"}), "later part of a call")
+    calls[-1]["function"]["arguments"] += part["function"]["arguments"]
 
 
 def parse_metrics(text):

@@ -34,6 +34,8 @@ struct stream {
     uint32_t *stops;               // all ids that end the reply
     uint32_t stops_count;
     bool logits_hash;
+    bool in_thought;               // and bounded: the next id may be the one that closes it
+    struct engine_thought thought; // stands while in_thought
     int32_t top_logprobs;
     uint64_t hash;
     enum engine_finish finish;
