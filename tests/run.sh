@@ -95,8 +95,10 @@ finish() {
 
 if [ -n "$install" ]; then
     # shellcheck disable=SC2086  # lists of words
-    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test || finish
+    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
+        $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
+step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 if step 'build gcc' "$top/build-gcc.log" build gcc; then
     for s in $suites; do suite gcc "$s"; done
 fi
