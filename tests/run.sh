@@ -95,11 +95,10 @@ finish() {
 
 if [ -n "$install" ]; then
     # shellcheck disable=SC2086  # lists of words
-    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test || finish
-    case " $suites " in
-    *" e2e "*) step "openai's client" "$top/openai.log" sh tests/tools/openai_venv.sh || finish ;;
-    esac
+    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
+        $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
+step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 # The kernels are compiled for two architectures, once: the other builds have the host side alone.
 # shellcheck disable=SC2317  # called through step
 find_nvcc() { packages_nvcc "$top/nvcc" >"$top/nvcc.path"; }

@@ -184,8 +184,7 @@ def the_openapi_document_names_what_is_served_and_nothing_else():
 
 @test
 def case_16_schemathesis_finds_no_5xx():
-    st = os.path.join(BUILD, "venv", "bin", "schemathesis")
-    run("sh", os.path.join(SOURCE, "tests", "tools", "venv.sh"), os.path.join(BUILD, "venv"), "schemathesis==4.32.5")
+    st = os.path.join(run("sh", os.path.join(SOURCE, "tests", "tools", "venv.sh")).decode().strip(), "bin", "schemathesis")
     s = ready_with_a_fake_worker()
     try:
         out = run(st, "run", f"http://127.0.0.1:{s.port}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "5" if SMALL else "40",

@@ -1,18 +1,18 @@
 """OpenAI's own Python client, unmodified, against the real router: chat, tools, thoughts, streams, errors, retries.
 
-It runs in a virtual environment that tests/tools/openai_venv.sh makes."""
+It runs in a virtual environment that tests/tools/venv.sh makes."""
 
 import os
 import subprocess
 import sys
 
 SOURCE = os.environ.get("RAILYARD_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-if "openai-venv" not in sys.prefix:
-    made = subprocess.run(["sh", os.path.join(SOURCE, "tests", "tools", "openai_venv.sh")], stdout=subprocess.PIPE, text=True)
+if os.path.join("build-run", "venv") not in sys.prefix:
+    made = subprocess.run(["sh", os.path.join(SOURCE, "tests", "tools", "venv.sh")], stdout=subprocess.PIPE, text=True)
     if made.returncode:
         print("1..1\nnot ok 1 the_client_is_installed")
         sys.exit(1)
-    python = made.stdout.strip()
+    python = os.path.join(made.stdout.strip(), "bin", "python")
     os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:]])
 
 import asyncio
