@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from harness import (BUILD, CLEANUPS, LIMIT_S, SMALL, SOURCE, FakeWorker, Server, check, check_eq, check_in, main, make_certificate, note,
+from harness import (CLEANUPS, LIMIT_S, SMALL, SOURCE, FakeWorker, Server, check, check_eq, check_in, main, make_certificate, note,
                      shared, strict_json, test)
 
 CHAT = "/v1/chat/completions"
