@@ -16,7 +16,7 @@
 struct sample; // scratch for one vocabulary size; one per thread
 struct err;
 
-enum { SAMPLE_BIAS_MAX = 1024 };
+enum { SAMPLE_BIAS_MAX = 1025 }; // as a frame carries
 #define SAMPLE_TEMPERATURE_MIN                                                                     \
     1e-5 // below it a draw is the arg max: logit / temperature must stay finite
 

@@ -21,9 +21,15 @@ import threading
 import time
 import traceback
 
+import models
+
 SOURCE = os.environ.get("RAILYARD_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("RAILYARD_BUILD") or os.path.join(SOURCE, "build")
 MODEL = os.path.join(SOURCE, "tests", "models", "demo")
+KIND = os.environ.get("RAILYARD_MODEL_KIND")  # of models.py, in the demo's place
+if KIND:
+    KIND_DIR = tempfile.TemporaryDirectory(prefix="ry-model-")
+    MODEL = models.make(KIND, SOURCE, MODEL, KIND_DIR.name)
 # Under a sanitizer everything is slower by up to 20: tests then take smaller counts, never other assertions.
 SMALL = os.environ.get("RAILYARD_SMALL") == "1"
 LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300 if SMALL else 120))
@@ -274,13 +280,13 @@ class Server(Process):
 
     live = []
 
-    def __init__(self, *flags, command="serve", model=MODEL, wait_ready=True, out=None):
+    def __init__(self, *flags, command="serve", model=None, wait_ready=True, out=None):
         self.port = free_port()
         self.ops_port = free_port()
         self.run_dir = tempfile.mkdtemp(prefix="ry-")
         os.chmod(self.run_dir, 0o700)
         CLEANUPS.append(lambda: shutil.rmtree(self.run_dir, ignore_errors=True))
-        argv = [os.path.join(BUILD, "railyard"), command, model,
+        argv = [os.path.join(BUILD, "railyard"), command, model or MODEL,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
                 f"--run.dir={self.run_dir}", "--drain.settle_s=0", f"--log.access={self.run_dir}/access", *flags]
         super().__init__(f"railyard {command}", argv, out=out)
@@ -319,10 +325,10 @@ class Server(Process):
         check_eq(r.status, wanted_status, f"status of {json.dumps(body)[:300]} -> {r.body[:500]!r}")
         return r.json()
 
-    def stream(self, **body):
-        """One streamed chat reply: the parsed chunks, after a strict reading of the stream."""
+    def stream(self, path="/v1/chat/completions", **body):
+        """One streamed reply: the parsed chunks, after a strict reading of the stream."""
         with self.connect() as c:
-            c.send_request("POST", "/v1/chat/completions", {**body, "stream": True})
+            c.send_request("POST", path, {**body, "stream": True})
             r = c.read_response()
             check_eq(r.status, 200, f"status of a stream -> {r.body[:500]!r}")
             return chat_chunks(r.body)
@@ -393,8 +399,8 @@ class Worker(Process):
 
     live = []
 
-    def __init__(self, server, *flags, model=MODEL):
-        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model,
+    def __init__(self, server, *flags, model=None):
+        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model or MODEL,
                                              f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
@@ -406,6 +412,15 @@ class FakeWorker(Process):
     def __init__(self, server, *flags, model="demo"):
         super().__init__("fake worker", [os.path.join(BUILD, "tests", "tools", "fake_worker"), f"--model={model}",
                                          f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
+
+
+def make_certificate(folder, name):
+    """A self-signed one for localhost; returns the paths of certificate and key."""
+    cert, key = os.path.join(folder, name + ".crt"), os.path.join(folder, name + ".key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+                   check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return cert, key
 
 
 SHARED = {}
@@ -460,9 +475,12 @@ def strict_json(data):
 class Http1:
     """One connection. Reads exactly what the head announces; anything else is a failed check."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
+        """tls: an ssl.SSLContext."""
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
         self.s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.buf = b""
 
     def __enter__(self):
@@ -611,12 +629,14 @@ class EventReader:
 class Http2:
     """One connection with any number of streams."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
         import h2.config
         import h2.connection
         import h2.events
         self.events = h2.events
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.h = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.h.initiate_connection()
         self.flush()
@@ -723,15 +743,22 @@ def chat_chunks(body):
     return [strict_json(e) for e in events[:-1]]
 
 
-def join_chunks(chunks):
+def join_chunks(chunks, index=0):
     """The whole reply that a stream stands for, in the shape of one choice."""
-    joined = {"content": "", "reasoning_content": "", "token_ids": []}
+    joined = {"content": "", "reasoning_content": "", "token_ids": [], "tool_calls": [], "logprobs": []}
     for chunk in chunks:
         for choice in chunk["choices"]:
+            if choice["index"] != index:
+                continue
             delta = choice["delta"]
+            kinds = [k for k in ("content", "reasoning_content", "tool_calls") if delta.get(k)]
+            check(len(kinds) <= 1, lambda: f"a delta of several kinds: {delta}")
             joined["content"] += delta.get("content") or ""
             joined["reasoning_content"] += delta.get("reasoning_content") or ""
             joined["token_ids"] += choice.get("token_ids") or []
+            joined["logprobs"] += (choice.get("logprobs") or {}).get("content", [])
+            for call in delta.get("tool_calls") or []:
+                join_call(joined["tool_calls"], call)
             if choice["finish_reason"] is not None:
                 for k in ("finish_reason", "stop_reason", "seed", "token_sha256"):
                     joined[k] = choice[k]
@@ -742,6 +769,18 @@ def join_chunks(chunks):
         if chunk.get("railyard") is not None:
             joined["railyard"] = chunk["railyard"]
     return joined
+
+
+def join_call(calls, part):
+    """The first part of a call has its id, type and name; later ones only more of the arguments."""
+    if part["index"] == len(calls):
+        check_eq((set(part), part["type"], set(part["function"]), part["function"]["arguments"]),
+                 ({"index", "id", "type", "function"}, "function", {"name", "arguments"}, ""), "first part of a call")
+        calls.append({"id": part["id"], "type": "function", "function": dict(part["function"])})
+        return
+    check_eq(part["index"], len(calls) - 1, "index of a part of a call")
+    check_eq((set(part), set(part["function"])), ({"index", "function"}, {"arguments"}), "later part of a call")
+    calls[-1]["function"]["arguments"] += part["function"]["arguments"]
 
 
 def parse_metrics(text):

@@ -529,7 +529,7 @@ TEST(settings_out_of_range_are_refused_by_name) {
           .bias = nan,
           .bias_count = 1},
          "logit_bias"},
-        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_count = 1025}, "1024"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_count = 1026}, "1025"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct err e = {0};

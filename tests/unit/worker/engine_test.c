@@ -370,6 +370,50 @@ TEST(a_stop_id_ends_the_reply_with_itself_but_not_before_min_tokens) {
     engine_free(eng);
 }
 
+// vLLM 39697: the id that closes a thought stands where the budget ends, whatever the logits say; one that comes earlier
+// ends the bound, and so does a call. A replay with given ids gives the same.
+TEST(a_thought_is_closed_when_its_budget_is_used_up) {
+    struct engine *eng = open_tiny(1, 256, 0);
+    struct reply plain, closed, again, early;
+    struct engine_request r = request_of(eng, 20, 30);
+    drive_alone(eng, &r, &plain);
+    uint32_t close = 0; // one that the plain reply does not draw
+    for (uint32_t i = 0; i < plain.count; i++)
+        if (plain.ids[i] == close) close++, i = UINT32_MAX;
+    for (uint32_t budget = 0; budget < 12; budget += 4) {
+        struct engine_thought thought = {budget, close, -1};
+        r.thought = &thought;
+        drive_alone(eng, &r, &closed);
+        CHECK_EQ(closed.count, 30);
+        CHECK_MEM(closed.ids, plain.ids, budget * sizeof *plain.ids);
+        CHECK_EQ(closed.ids[budget], close);
+        CHECK(closed.ids[budget + 1] != close); // once
+        for (uint32_t given = 1; given < 15; given += 3) {
+            r.given = closed.ids;
+            r.given_count = given;
+            drive_alone(eng, &r, &again);
+            CHECK_MEM(again.ids, closed.ids + given, (30 - given) * sizeof *again.ids);
+            CHECK_EQ_U64(again.hash, closed.hash);
+        }
+        r.given_count = 0;
+    }
+    for (int by_call = 0; by_call < 2; by_call++) { // the third id ends it by itself
+        uint32_t end = plain.ids[2];
+        struct engine_thought thought = {8, by_call ? close : end, by_call ? (int64_t)end : -1};
+        r.thought = &thought;
+        drive_alone(eng, &r, &early);
+        CHECK_MEM(early.ids, plain.ids, sizeof(uint32_t) * 30);
+    }
+    uint32_t vocab = engine_info(eng)->vocab_size;
+    struct engine_thought thought = {1, vocab, -1};
+    struct err e = {0};
+    uint64_t handle;
+    r.thought = &thought;
+    CHECK_EQ(engine_submit(eng, &r, &handle, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "thought.close_id");
+    engine_free(eng);
+}
+
 TEST(the_vocabulary_says_what_may_be_drawn_and_what_ends_a_reply) {
     struct engine *eng = open_tiny(1, 256, 0);
     struct engine *other = open_tiny(1, 256, 0);
