@@ -145,7 +145,7 @@ def case_06_a_hang_up_right_behind_the_request_is_seen():
 
 
 @test
-def a_client_that_says_no_more_but_still_reads_is_served_when_that_is_set():
+def case_04_a_client_that_says_no_more_but_still_reads_is_served_when_that_is_set():
     with Server("--api.half_close=on") as s:
         c = http1(s, {**SHORT, "max_tokens": 5})
         c.s.shutdown(socket.SHUT_WR)
@@ -153,7 +153,7 @@ def a_client_that_says_no_more_but_still_reads_is_served_when_that_is_set():
 
 
 @test
-def a_client_that_says_no_more_is_gone_by_default():
+def case_04_a_client_that_says_no_more_is_gone_by_default():
     s = server()
     before = closed_count(s)
     c = http1(s, ENDLESS)
