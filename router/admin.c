@@ -474,24 +474,53 @@ void admin_handle_undrain(struct http_call *c) {
 
 /* ---- requests ---- */
 
-static const char *state_name(const struct request *r) {
-    static const char *const names[] = {"preparing", "queued", "prefill", "decode", "flushing"};
-    if (r->state == REQUEST_QUEUED && resume_waits(&r->resume)) return "resuming";
-    return names[r->state];
+struct standing { // of a request: over its choices
+    const char *state;
+    int32_t rank; // a worker that runs one; -1: none
+    size_t ids;
+    uint32_t deaths;
+};
+
+static const char *state_name(const struct choice *c) {
+    static const char *const names[] = {"queued", "prefill", "decode", "flushing", "flushing"};
+    return c->state == CHOICE_QUEUED && resume_waits(&c->resume) ? "resuming" : names[c->state];
 }
 
-static void add_request(struct strbuf *out, const struct request *r, uint64_t now_us) {
+// The state is that of the choice that is furthest and not over.
+static struct standing standing_of(const struct request *r) {
+    struct standing s = {.rank = -1};
+    const struct choice *furthest = NULL;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        const struct choice *c = &r->choices[i];
+        s.ids += c->ids.len;
+        s.deaths += c->resume.deaths;
+        if (s.rank < 0 && c->stream.id) s.rank = c->rank;
+        if (c->state == CHOICE_OVER) continue;
+        if (!furthest || c->state > furthest->state) furthest = c;
+    }
+    s.state = furthest ? state_name(furthest) : "flushing";
+    return s;
+}
+
+static bool runs_at(const struct request *r, int32_t rank) {
+    for (uint32_t i = 0; i < r->choice_count; i++)
+        if (r->choices[i].stream.id && r->choices[i].rank == rank) return true;
+    return false;
+}
+
+static void add_request(struct strbuf *out, const struct request *r, const struct standing *t,
+                        uint64_t now_us) {
+    struct request_figures f = request_figures(r);
     strbuf_add_str(out, "{\"id\":");
     jsontext_string(out, r->id, strlen(r->id));
     strbuf_add_str(out, ",\"request_id\":");
     jsontext_string(out, r->request_id, strlen(r->request_id));
-    strbuf_printf(out,
-                  ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%zu,\"completion_tokens\":%zu,"
-                  "\"age_ms\":%" PRIu64
-                  ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
-                  state_name(r), r->stream.id ? r->rank : -1, r->prompt.len, r->ids.len,
-                  (now_us - r->received_us) / 1000, request_queue_ms(r), r->resume.times,
-                  r->resume.deaths, r->params.stream ? "true" : "false");
+    strbuf_printf(
+        out,
+        ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%u,\"completion_tokens\":%zu,"
+        "\"age_ms\":%" PRIu64 ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
+        t->state, t->rank, request_usage(r).prompt, t->ids, (now_us - r->received_us) / 1000,
+        f.queue_ms, f.resumed, t->deaths, r->params.stream ? "true" : "false");
 }
 
 static void run_requests(struct server *s, struct job *j) {
@@ -501,11 +530,12 @@ static void run_requests(struct server *s, struct job *j) {
     strbuf_add_char(&j->out, '[');
     TAILQ_FOREACH(r, &s->requests, link) {
         if (shown == j->limit) break;
-        if (r->state == REQUEST_PREPARING) continue; // its fields may be a pool thread's
-        if (j->name[0] && strcmp(j->name, state_name(r))) continue;
-        if (j->only_worker >= 0 && (!r->stream.id || r->rank != j->only_worker)) continue;
+        if (!r->accepted) continue; // its fields may be a pool thread's
+        struct standing t = standing_of(r);
+        if (j->name[0] && strcmp(j->name, t.state)) continue;
+        if (j->only_worker >= 0 && !runs_at(r, j->only_worker)) continue;
         if (shown++) strbuf_add_char(&j->out, ',');
-        add_request(&j->out, r, now);
+        add_request(&j->out, r, &t, now);
     }
     strbuf_add_char(&j->out, ']');
 }
@@ -537,7 +567,7 @@ static void run_cancel(struct server *s, struct job *j) {
     char clip[APIERR_CLIP_BYTES];
     TAILQ_FOREACH(r, &s->requests, link)
     if (!strcmp(r->id, j->name) || !strcmp(r->request_id, j->name)) break;
-    if (!r || r->state == REQUEST_PREPARING) {
+    if (!r || !r->accepted) {
         j->refused = true;
         apierr_set(&j->e, APIERR_NOT_FOUND, NULL, "no request in flight has the id '%s'",
                    apierr_clip(clip, j->name, strlen(j->name)));

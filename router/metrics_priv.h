@@ -10,7 +10,7 @@ enum {
     HISTOGRAM_BUCKETS_MAX = 24,
     UNKNOWN_NAMES = 64,
     UNKNOWN_NAME_MAX = 48,
-    METRIC_ENDPOINTS = 11, // the last one: none
+    METRIC_ENDPOINTS = 14, // the last one: none
     METRIC_STATUSES = 19,  // the last one: any other
     METRIC_KEYS = 256,     // names; the rest is counted together
 };

@@ -8,6 +8,7 @@
 #include "router/access.h"
 #include "router/admin.h"
 #include "router/api_chat.h"
+#include "router/api_completions.h"
 #include "router/api_models.h"
 #include "router/api_openapi.h"
 #include "router/api_status.h"
@@ -70,22 +71,22 @@ struct runner {
 /* ---- placing ---- */
 
 // A reply that has begun goes on only where its bits would be the same, and where all of it has room.
-static bool can_take(const struct request *r, const struct backend *b,
+static bool can_take(const struct choice *c, const struct backend *b,
                      const struct backend_info *info) {
     char kind[FINGERPRINT_DIGEST_BYTES];
-    if (r->ids.len == 0) return true;
+    if (c->ids.len == 0) return true;
     backend_kind(b, kind);
-    return resume_fits(&r->resume, kind) &&
-           info->status.context_max >= r->prompt.len + r->max_tokens;
+    return resume_fits(&c->resume, kind) &&
+           info->status.context_max >= choice_prompt(c)->len + c->max_tokens;
 }
 
-static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
+static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
                        struct pick_worker *ret) {
     struct backend *b = backends_at(s->backends, rank);
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY && can_take(r, b, &info),
+        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -95,54 +96,61 @@ static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
 }
 
 // A worker's window may be smaller than what was known when the request came.
-static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
+static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
+    const struct request *r = c->request;
     uint32_t context = info.status.context_max;
-    if (r->ids.len) return ST_OK; // its length was settled with its first id
-    return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
+    if (!context || c->ids.len) return ST_OK; // its length was settled with its first id
+    return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
+                         &c->max_tokens, e);
 }
 
 // One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
-static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
+static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)(r->prompt.len + r->ids.len));
+    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
-    if (fit_to(r, b, &e)) {
-        request_fail(r, &e);
+    if (fit_to(c, b, &e)) {
+        request_fail(c->request, &e);
         return ST_INVAL;
     }
-    return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
+    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
 }
 
-// False: no worker takes it now; the next STATUS, or a change of state, brings us back.
-static bool place(struct server *s, struct request *r) {
+// ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
+static int place(struct server *s, struct choice *c) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, r, rank, &workers[rank]);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, c, rank, &workers[rank]);
     for (;;) {
         int rank;
-        int st = place_on_best(s, r, workers, count, &rank);
-        if (st == ST_INVAL) return true; // it has failed
+        int st = place_on_best(s, c, workers, count, &rank);
+        if (st == ST_INVAL) return st;
         if (st == ST_OK) break;
-        if (rank < 0) return false;
+        if (rank < 0) return ST_FULL;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, &r->queue_item);
+    queue_remove(&s->queue, &c->queue_item);
     queue_left(&s->queue, mono_ms());
-    return true;
+    return ST_OK;
 }
 
 // In order; but one that waits for a worker of its kind does not hold up those behind it.
 static void place_all(struct server *s) {
     struct queue_item *next;
     for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
-        struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
-        next = queue_next(i); // a failed request is gone; one that fails never ends another
-        if (!place(s, r) && r->ids.len == 0) return;
+        struct choice *c = choice_of_item(i);
+        next = queue_next(i);
+        int st = place(s, c);
+        if (st == ST_INVAL)
+            next =
+                queue_first(&s->queue); // all its choices are gone, the next one may have been one
+        else if (st == ST_FULL && c->ids.len == 0)
+            return;
     }
 }
 
@@ -232,9 +240,12 @@ static void on_lost(void *arg, struct backend *b, const char *reason, bool plann
 
 static const struct http_endpoint endpoints[] = {
     {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions", HTTP_KEYED},
+    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render", HTTP_KEYED},
+    {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions", HTTP_KEYED},
     {"/v1/models", false, HTTP_GET, api_models_list, "models", HTTP_KEYED},
     {"/v1/models/", true, HTTP_GET, api_models_one, "models", HTTP_KEYED},
     {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize", HTTP_KEYED},
+    {"/v1/detokenize", false, HTTP_POST, api_detokenize_handle, "detokenize", HTTP_KEYED},
     {"/livez", false, HTTP_GET, api_status_livez, "livez", HTTP_OPEN},
     {"/readyz", false, HTTP_GET, api_status_readyz, "readyz", HTTP_OPEN},
     {"/health", false, HTTP_GET, api_status_health, "health", HTTP_OPEN},
@@ -296,7 +307,7 @@ static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
-        if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
+        if (r->preparing_on_pool) continue;
         request_fail(r, why);
     }
 }

@@ -176,7 +176,8 @@ static void send_status(struct fake *w) {
                                  .rounds = w->rounds,
                                  .tokens = w->tokens,
                                  .prompt_tokens = w->prompt_tokens,
-                                 .fingerprint = fingerprint_of(w)}};
+                                 .fingerprint = fingerprint_of(w),
+                                 .embedding = "nowhere: it has none"}};
     w->last_status_ms = mono_ms();
     send_frame(w, &f);
 }

@@ -1,16 +1,18 @@
 #!/bin/sh
-# Makes a virtual environment of Debian's python3 with packages of PyPI, for tests that run other people's clients:
-#   sh tests/tools/venv.sh FOLDER PACKAGE==VERSION...
-# With everything there already it touches neither pip nor the net.
+# Makes the virtual environment with the PyPI packages that tests use (tests/requirements.txt), build-run/venv, and prints its
+# folder. Once made, nothing is fetched. Several at once wait for one another.
+#
+#   sh tests/tools/venv.sh
 set -eu
-folder=$1
-shift
-mkdir -p "$folder"
-exec 9>"$folder/.lock"
+cd "$(dirname "$0")/../.."
+venv=$PWD/build-run/venv
+mkdir -p build-run
+exec 9>build-run/venv.lock
 flock 9
-[ -x "$folder/bin/python3" ] || /usr/bin/python3 -m venv "$folder"
-for p in "$@"; do
-    grep -qx "$p" "$folder/.has" 2>/dev/null && continue
-    "$folder/bin/pip" install -q --disable-pip-version-check "$p"
-    echo "$p" >>"$folder/.has"
-done
+if ! cmp -s "$venv/ready" tests/requirements.txt; then
+    rm -rf "$venv"
+    /usr/bin/python3 -m venv --system-site-packages "$venv" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt >&2
+    cp tests/requirements.txt "$venv/ready"
+fi
+echo "$venv"
