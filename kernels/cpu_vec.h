@@ -249,43 +249,71 @@ CPU_INLINE vn vn_fold(const vn *part) {
 #endif
 }
 
-// Four sums at once, of registers that vn_fold gave: ret[0..3].
-CPU_INLINE void vn_sum4(vn a, vn b, vn c, vn d, float *ret) {
+/* Many sums at once, of registers that vn_fold gave: ret[i] from a[i], n being 4, 8 or 16. Each step adds halves of two
+ * registers at a time and puts the sums side by side, so that no addition is wasted on lanes nobody wants. */
 #if defined(__AVX512F__)
-    vn ab =
-        __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-        __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    vn cd =
-        __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-        __builtin_shufflevector(c, d, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    vn s =
-        __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-        __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    s = s + __builtin_shufflevector(s, s, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
-    s = s + __builtin_shufflevector(s, s, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-    ret[0] = s[0];
-    ret[1] = s[4];
-    ret[2] = s[8];
-    ret[3] = s[12];
-#elif defined(__AVX2__)
-    vn ab = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
-            __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-    vn cd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 8, 9, 10, 11) +
-            __builtin_shufflevector(c, d, 4, 5, 6, 7, 12, 13, 14, 15);
-    vn s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
-           __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15); // a c b d, two lanes each
-    s = s + __builtin_shufflevector(s, s, 1, 0, 3, 2, 5, 4, 7, 6);
-    ret[0] = s[0];
-    ret[1] = s[4];
-    ret[2] = s[2];
-    ret[3] = s[6];
-#else
-    vn ab = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
-    vn cd = __builtin_shufflevector(c, d, 0, 1, 4, 5) + __builtin_shufflevector(c, d, 2, 3, 6, 7);
-    vn_store(ret, __builtin_shufflevector(ab, cd, 0, 2, 4, 6) +
-                      __builtin_shufflevector(ab, cd, 1, 3, 5, 7));
-#endif
+CPU_INLINE vn vn_add_halves(vn a, vn b) { // i + 8: lanes 0..7 from a, 8..15 from b
+    return (vn)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44) +
+           (vn)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
 }
+
+CPU_INLINE vn vn_sum_to_4(const vn *a) { // quarter q: four lanes of a[q]
+    vn ab = vn_add_halves(a[0], a[1]), cd = vn_add_halves(a[2], a[3]);
+    return (vn)_mm512_shuffle_f32x4((__m512)ab, (__m512)cd, 0x88) +
+           (vn)_mm512_shuffle_f32x4((__m512)ab, (__m512)cd, 0xdd);
+}
+
+CPU_INLINE vn vn_sum_to_2(vn a, vn b) { // of each quarter: two lanes of a's, two of b's
+    return (vn)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x44) +
+           (vn)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xee);
+}
+
+CPU_INLINE vn vn_sum_to_1(vn a, vn b) { // of each quarter: a's two sums, b's two
+    return (vn)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) +
+           (vn)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd);
+}
+
+CPU_INLINE void vn_sums(const vn *a, const uint32_t n, float *ret) {
+    vn s = vn_sum_to_4(a);
+    if (n == 16) {
+        vn low = vn_sum_to_2(s, vn_sum_to_4(a + 4));
+        s = vn_sum_to_1(low, vn_sum_to_2(vn_sum_to_4(a + 8), vn_sum_to_4(a + 12)));
+    } else {
+        s = vn_sum_to_2(s, n == 8 ? vn_sum_to_4(a + 4) : s);
+        s = vn_sum_to_1(s, s);
+    }
+    // Lane 4 q + j has the sum of a[q + 4 j].
+    s = __builtin_shufflevector(s, s, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    memcpy(ret, &s, n * sizeof *ret);
+}
+#elif defined(__AVX2__)
+CPU_INLINE void vn_sums(const vn *a, const uint32_t n, float *ret) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < n; i += 4) {
+        vn ab = __builtin_shufflevector(a[i], a[i + 1], 0, 1, 2, 3, 8, 9, 10, 11) +
+                __builtin_shufflevector(a[i], a[i + 1], 4, 5, 6, 7, 12, 13, 14, 15);
+        vn cd = __builtin_shufflevector(a[i + 2], a[i + 3], 0, 1, 2, 3, 8, 9, 10, 11) +
+                __builtin_shufflevector(a[i + 2], a[i + 3], 4, 5, 6, 7, 12, 13, 14, 15);
+        vn s = __builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
+               __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15); // a c b d, two each
+        s = s + __builtin_shufflevector(s, s, 1, 0, 3, 2, 5, 4, 7, 6);
+        s = __builtin_shufflevector(s, s, 0, 4, 2, 6, 0, 4, 2, 6);
+        memcpy(ret + i, &s, 4 * sizeof *ret);
+    }
+}
+#else
+CPU_INLINE void vn_sums(const vn *a, const uint32_t n, float *ret) {
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < n; i += 4) {
+        vn ab = __builtin_shufflevector(a[i], a[i + 1], 0, 1, 4, 5) +
+                __builtin_shufflevector(a[i], a[i + 1], 2, 3, 6, 7);
+        vn cd = __builtin_shufflevector(a[i + 2], a[i + 3], 0, 1, 4, 5) +
+                __builtin_shufflevector(a[i + 2], a[i + 3], 2, 3, 6, 7);
+        vn_store(ret + i, __builtin_shufflevector(ab, cd, 0, 2, 4, 6) +
+                              __builtin_shufflevector(ab, cd, 1, 3, 5, 7));
+    }
+}
+#endif
 
 // The dot product of linear.h, of two fp32 rows.
 CPU_INLINE float vf_dot(const float *a, const float *b, uint32_t n) {
@@ -306,6 +334,6 @@ CPU_INLINE float vf_dot(const float *a, const float *b, uint32_t n) {
     }
     float s[4];
     vn f = vn_fold(acc);
-    vn_sum4(f, f, f, f, s);
+    vn_sums((const vn[4]){f, f, f, f}, 4, s);
     return s[0];
 }

@@ -1,4 +1,4 @@
-/* conv_cpu: see conv.h. A unit of conv is some rows of one run; the store is a copy of a few rows, by the caller. */
+/* conv_cpu: see conv.h. A unit of conv is some rows of one run, one of the store a run. */
 #include "kernels/cpu.h"
 #include "kernels/delta/conv.h"
 #include "kernels/math_f32.h"
@@ -73,8 +73,14 @@ static void store_run(const struct conv_store_args *a, const struct run *run) {
     }
 }
 
+static void conv_store_unit(void *arg, uint32_t unit, uint32_t thread) {
+    const struct conv_store_args *a = arg;
+    const struct run *run = (const struct run *)cpu_ptr(a->runs) + unit;
+    if (!run->record) store_run(a, run);
+}
+
 void CPU_NAME(conv_store)(void *ctx, const struct conv_store_args *a) {
-    const struct run *runs = cpu_ptr(a->runs);
-    for (uint32_t i = 0; i < a->runs_count; i++)
-        if (!runs[i].record) store_run(a, &runs[i]);
+    struct conv_store_args args = *a;
+    uint64_t work = (uint64_t)a->runs_count * a->channels * BEFORE;
+    cpu_for(ctx, work, a->runs_count, conv_store_unit, &args);
 }

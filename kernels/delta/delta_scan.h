@@ -4,8 +4,8 @@
  *   mk = S^T k;  mq = S^T q;  d = b (v - g mk);  o = g mq + (q . k) d;  S = g S + k d^T
  * which is: S <- g S; d = b (v - S^T k); S <- S + k d^T; o = S^T q, with both products taken on the old state.
  * Shapes  qkv [T, C] f32 as delta_norm leaves it; gates [T, 2, NV] f32; out [T, NV * DV] f32, or 0 when only
- *         the state is wanted (a commit); state, per slot, NV * DK * DV f32 in an order of the backend's own (CPU: [NV,
- *         DV / 16, DK, 16], so that the columns of one lane vector are one block).
+ *         the state is wanted (a commit); state, per slot, NV * DK * DV f32 in an order of the backend's own (CPU: a group of
+ *         columns after the other, each [DK, columns], as wide as the variant's registers hold).
  * Order   CPU: mk, mq: ascending row of S per column; q . k by the 16 lanes of linear.h; each step of these sums fused.
  *         d = b fma(mk, -g, v); o = fma(d, q . k, g mq); S = fma(d, k, g S): what stands in a fma is rounded once.
  *         CUDA: four chains a column, fused (delta_scan.cu).

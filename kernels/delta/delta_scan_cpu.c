@@ -1,14 +1,17 @@
-/* delta_scan_cpu: see delta_scan.h. A unit is one run, one value head and one or two blocks of sixteen columns of its state:
- * columns do not mix, so a unit passes the run's tokens through its blocks of S where they lie, in the first-level cache
- * for long runs. Only recorded runs, which leave S as it was, work on a copy. */
+/* delta_scan_cpu: see delta_scan.h. A unit is one run, one value head and a group of columns of its state: columns do not mix,
+ * so a unit passes the run's tokens through its part of S where it lies, in the first-level cache for long runs. Only recorded
+ * runs, which leave S as it was, work on a copy. */
 #include "kernels/cpu.h"
 #include "kernels/cpu_vec.h"
 #include "kernels/delta/delta_scan.h"
 
 enum {
-    BLOCKS_MAX = PARTS > 2 ? 1 : 2, // blocks of a unit: their sums must fit into registers
+    // Columns of a group: their sums must fit into registers, and be many enough to hide a step's latency.
+    GROUP_MAX = PARTS == 1   ? 4 * LANES
+                : PARTS == 2 ? 2 * LANES
+                             : LANES,
     KEY_DIM_MAX = 256,
-    AHEAD_BLOCKS = 4, // a state is fetched two units ahead
+    AHEAD_BYTES = 32768, // a state is fetched that far ahead
 };
 
 struct token {
@@ -17,30 +20,29 @@ struct token {
     float *out; // NULL: not wanted
 };
 
-// One step of the rule on n blocks of columns. n is a constant at the call.
-CPU_INLINE void step(float *const *s, const struct token *t, uint32_t key_dim, const uint32_t n) {
-    vn mk[BLOCKS_MAX * PARTS], mq[BLOCKS_MAX * PARTS], d[BLOCKS_MAX * PARTS];
+// One step of the rule on a group of n registers of columns. n is a constant at the call.
+CPU_INLINE void step(float *s, const struct token *t, uint32_t key_dim, const uint32_t n) {
+    vn mk[GROUP_MAX / NATIVE], mq[GROUP_MAX / NATIVE], d[GROUP_MAX / NATIVE];
 #pragma GCC unroll 4
-    for (uint32_t i = 0; i < n * PARTS; i++) mk[i] = mq[i] = vn_set(0);
+    for (uint32_t i = 0; i < n; i++) mk[i] = mq[i] = vn_set(0);
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < n * PARTS; i++) {
-            const float *at = s[i / PARTS] + (uint64_t)k * LANES + i % PARTS * NATIVE;
-            if (i % PARTS == 0)
-                __builtin_prefetch(at + (uint64_t)AHEAD_BLOCKS * key_dim * LANES, 1, 2);
+        for (uint32_t i = 0; i < n; i++) {
+            const float *at = s + ((uint64_t)k * n + i) * NATIVE;
+            if (i % PARTS == 0) __builtin_prefetch((const char *)at + AHEAD_BYTES, 1, 2);
             vn row = vn_load(at);
             mk[i] = vn_fma(row, vn_set(t->k[k]), mk[i]);
             mq[i] = vn_fma(row, vn_set(t->q[k]), mq[i]);
         }
 #pragma GCC unroll 4
-    for (uint32_t i = 0; i < n * PARTS; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         d[i] = vn_fma(mk[i], vn_set(-t->decay), vn_load(t->v + i * NATIVE)) * t->strength;
         if (t->out) vn_store(t->out + i * NATIVE, vn_fma(d[i], vn_set(t->qk), mq[i] * t->decay));
     }
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 4
-        for (uint32_t i = 0; i < n * PARTS; i++) {
-            float *row = s[i / PARTS] + (uint64_t)k * LANES + i % PARTS * NATIVE;
+        for (uint32_t i = 0; i < n; i++) {
+            float *row = s + ((uint64_t)k * n + i) * NATIVE;
             vn_store(row, vn_fma(d[i], vn_set(t->k[k]), vn_load(row) * t->decay));
         }
 }
@@ -48,7 +50,7 @@ CPU_INLINE void step(float *const *s, const struct token *t, uint32_t key_dim, c
 struct unit {
     const struct delta_scan_args *a;
     const struct run *run;
-    uint32_t head, block, blocks; // value head; its first block of columns, and how many
+    uint32_t head, col, cols; // value head; its first column, and how many
 };
 
 static struct token token_of(const struct unit *u, uint32_t row) {
@@ -58,7 +60,7 @@ static struct token token_of(const struct unit *u, uint32_t row) {
     const float *qkv = (const float *)cpu_ptr(a->qkv) + row * channels;
     const float *gates = (const float *)cpu_ptr(a->gates) + (uint64_t)row * 2 * a->value_heads;
     uint32_t key_head = u->head / (a->value_heads / a->key_heads);
-    uint64_t value = (uint64_t)u->head * a->value_dim + u->block * LANES;
+    uint64_t value = (uint64_t)u->head * a->value_dim + u->col;
     struct token t = {.q = qkv + (uint64_t)key_head * a->key_dim,
                       .k = qkv + key_width + (uint64_t)key_head * a->key_dim,
                       .v = qkv + 2 * key_width + value,
@@ -70,45 +72,55 @@ static struct token token_of(const struct unit *u, uint32_t row) {
     return t;
 }
 
-static void scan_rows(const struct unit *u, float *const *s) {
+static void scan_rows(const struct unit *u, float *s) {
+    uint32_t dim = u->a->key_dim;
     for (uint32_t i = 0; i < u->run->count; i++) {
         struct token t = token_of(u, u->run->row + i);
-        if (u->blocks == BLOCKS_MAX)
-            step(s, &t, u->a->key_dim, BLOCKS_MAX);
-        else
-            step(s, &t, u->a->key_dim, 1);
+        switch (u->cols / LANES) {
+        case 1: step(s, &t, dim, 1 * PARTS); break;
+#if defined(__AVX2__)
+        case 2: step(s, &t, dim, 2 * PARTS); break;
+#endif
+#if defined(__AVX512F__)
+        case 3: step(s, &t, dim, 3); break;
+        case 4: step(s, &t, dim, 4); break;
+#endif
+        default: __builtin_unreachable();
+        }
     }
 }
 
 static void scan_unit(const struct unit *u) {
     const struct delta_scan_args *a = u->a;
-    float copy[BLOCKS_MAX * KEY_DIM_MAX * LANES];
-    uint64_t block = (uint64_t)a->key_dim * LANES, size = u->blocks * block;
+    float copy[GROUP_MAX * KEY_DIM_MAX];
+    uint64_t size = (uint64_t)u->cols * a->key_dim;
     float *s = cpu_ptr(a->state + u->run->slot * a->slot_stride);
-    s += (uint64_t)u->head * a->key_dim * a->value_dim + u->block * block;
+    s += ((uint64_t)u->head * a->value_dim + u->col) * a->key_dim;
     if (u->run->record) {
         memcpy(copy, s, size * sizeof *s);
         s = copy;
     }
     if (!u->run->pos) memset(s, 0, size * sizeof *s);
-    scan_rows(u, (float *const[]){s, s + block});
+    scan_rows(u, s);
+}
+
+static uint32_t groups_of(const struct delta_scan_args *a) {
+    return (a->value_dim + GROUP_MAX - 1) / GROUP_MAX;
 }
 
 static void delta_scan_unit(void *arg, uint32_t idx, uint32_t thread) {
     const struct delta_scan_args *a = arg;
-    uint32_t blocks = a->value_dim / LANES, per_head = (blocks + BLOCKS_MAX - 1) / BLOCKS_MAX;
-    uint32_t per_run = per_head * a->value_heads, block = idx % per_head * BLOCKS_MAX;
+    uint32_t groups = groups_of(a), per_run = groups * a->value_heads;
     struct unit u = {.a = a,
                      .run = (const struct run *)cpu_ptr(a->runs) + idx / per_run,
-                     .head = idx % per_run / per_head,
-                     .block = block,
-                     .blocks = blocks - block < BLOCKS_MAX ? 1 : BLOCKS_MAX};
+                     .head = idx % per_run / groups,
+                     .col = idx % groups * GROUP_MAX};
+    u.cols = a->value_dim - u.col < GROUP_MAX ? a->value_dim - u.col : GROUP_MAX;
     scan_unit(&u);
 }
 
 void CPU_NAME(delta_scan)(void *ctx, const struct delta_scan_args *a) {
     struct delta_scan_args args = *a;
-    uint32_t per_head = (a->value_dim / LANES + BLOCKS_MAX - 1) / BLOCKS_MAX;
     uint64_t work = (uint64_t)a->rows * a->value_heads * a->key_dim * a->value_dim * 2;
-    cpu_for(ctx, work, a->runs_count * a->value_heads * per_head, delta_scan_unit, &args);
+    cpu_for(ctx, work, a->runs_count * a->value_heads * groups_of(a), delta_scan_unit, &args);
 }

@@ -26,16 +26,24 @@ struct dot_operand {
 };
 
 CPU_INLINE void dot_store(const vn (*acc)[PARTS], const uint32_t count, float *ret) {
+    vn f[DOT_ROWS * DOT_COLS_MAX];
     uint32_t i = 0;
-#pragma GCC unroll 8
-    for (; i + 4 <= count; i += 4)
-        vn_sum4(vn_fold(acc[i]), vn_fold(acc[i + 1]), vn_fold(acc[i + 2]), vn_fold(acc[i + 3]),
-                ret + i);
+#pragma GCC unroll 64
+    for (uint32_t n = 0; n < count; n++) f[n] = vn_fold(acc[n]);
+#pragma GCC unroll 4
+    for (; i + 16 <= count; i += 16) vn_sums(f + i, 16, ret + i);
+    if (i + 8 <= count) {
+        vn_sums(f + i, 8, ret + i);
+        i += 8;
+    }
+    if (i + 4 <= count) {
+        vn_sums(f + i, 4, ret + i);
+        i += 4;
+    }
 #pragma GCC unroll 4
     for (; i < count; i++) {
-        vn f = vn_fold(acc[i]);
         float s[4];
-        vn_sum4(f, f, f, f, s);
+        vn_sums((const vn[4]){f[i], f[i], f[i], f[i]}, 4, s);
         ret[i] = s[0];
     }
 }
@@ -75,14 +83,23 @@ CPU_INLINE void dot_tail(vn (*acc)[PARTS], const struct dot_operand *o, uint32_t
 // The lanes' sums go on from what acc holds. rows, cols and d are constants at every call, so that acc lives in registers.
 CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const uint32_t cols,
                         const enum dtype d, vn (*acc)[PARTS]) {
-    uint32_t k = 0;
-    for (; k + LANES <= o->k; k += LANES) {
+    enum { LINE = 64 };
+    uint32_t k = 0, two = 2 * LANES;
+    for (; k + two <= o->k; k += two) {
+        if (o->ahead)
 #pragma GCC unroll 8
-        for (uint32_t c = 0; c < cols; c++) {
-            uint64_t at = (c * o->w_stride + k) * dtype_bytes(d) + o->ahead;
-            if (o->ahead) __builtin_prefetch((const char *)o->w + at, 0, 2);
-        }
+            for (uint32_t c = 0; c < cols; c++)
+#pragma GCC unroll 2
+                for (uint32_t b = 0; b < two * dtype_bytes(d); b += LINE)
+                    __builtin_prefetch((const char *)o->w + (c * o->w_stride + k) * dtype_bytes(d) +
+                                           b + o->ahead,
+                                       0, 2);
         dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
+        dot_step(acc, o->x + k + LANES, o->x_stride, o->w, k + LANES, o->w_stride, rows, cols, d);
+    }
+    if (k + LANES <= o->k) {
+        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
+        k += LANES;
     }
     if (k < o->k) dot_tail(acc, o, k, rows, cols, d);
 }

@@ -29,12 +29,20 @@ struct jobs {
     uint32_t count;
 };
 
-static void store(const struct linear_part *p, uint32_t row, uint32_t col, uint32_t rows,
-                  uint32_t cols, const float *v) {
+CPU_INLINE void store(const struct linear_part *p, uint32_t row, uint32_t col, uint32_t rows,
+                      uint32_t cols, const float *v) {
+    typedef float v4 __attribute__((vector_size(16)));
     for (uint32_t r = 0; r < rows; r++) {
         float *y = (float *)cpu_ptr(p->y) + (uint64_t)(row + r) * p->w.rows + col;
-        for (uint32_t c = 0; c < cols; c++)
-            y[c] = p->add ? v[r * cols + c] + y[c] : v[r * cols + c];
+        uint32_t c = 0;
+        for (; c + 4 <= cols; c += 4) {
+            v4 new, old;
+            memcpy(&new, v + r * cols + c, sizeof new);
+            memcpy(&old, y + c, sizeof old);
+            if (p->add) new = new + old;
+            memcpy(y + c, &new, sizeof new);
+        }
+        for (; c < cols; c++) y[c] = p->add ? v[r * cols + c] + y[c] : v[r * cols + c];
     }
 }
 
@@ -50,7 +58,7 @@ CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t
                                      (uint64_t)col * j->k * dtype_bytes(d),
                                 .w_stride = j->k,
                                 .k = j->k,
-                                .ahead = AHEAD_BYTES};
+                                .ahead = row ? 0 : AHEAD_BYTES};
         dot_tile_run(&o, rows, cols, d, v);
         store(p, row, col, rows, cols, v);
         col += cols;
@@ -59,9 +67,11 @@ CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t
 
 CPU_INLINE void strip(const struct job *j, const struct linear_part *p, uint32_t col, uint32_t end,
                       const enum dtype d) {
-    for (uint32_t row = 0; row < j->a.rows; row += DOT_ROWS) {
-        uint32_t left = j->a.rows - row;
-        block(j, p, row, left < DOT_ROWS ? left : DOT_ROWS, col, end, d);
+    uint32_t left = j->a.rows, blocks = (left + DOT_ROWS - 1) / DOT_ROWS;
+    for (; blocks; blocks--) { // about equal ones: 16 rows are 6, 5 and 5
+        uint32_t rows = (left + blocks - 1) / blocks;
+        block(j, p, j->a.rows - left, rows, col, end, d);
+        left -= rows;
     }
 }
 

@@ -128,18 +128,23 @@ TEST(sixteen_bit_floats_convert_as_their_formats_say) {
     CHECK_EQ(r[3], 0x7f80);
 }
 
-TEST(four_sums_at_once_are_the_sums_one_by_one) {
-    vf v[4];
-    for (int i = 0; i < 4; i++)
+TEST(many_sums_at_once_are_the_sums_one_by_one) {
+    vf v[16];
+    vn folded[16];
+    for (int i = 0; i < 16; i++) {
+        vn part[PARTS];
         for (int k = 0; k < LANES; k++)
             v[i][k] = ldexpf(1 + (float)((i * 37 + k * 11) % 23), (i * k) % 17);
-    vn part[4][PARTS];
-    for (int i = 0; i < 4; i++) memcpy(part[i], &v[i], sizeof part[i]);
-    float four[4];
-    vn_sum4(vn_fold(part[0]), vn_fold(part[1]), vn_fold(part[2]), vn_fold(part[3]), four);
-    for (int i = 0; i < 4; i++) {
-        float one = vf_sum(v[i]);
-        CHECK_MEM(&one, &four[i], sizeof one);
+        memcpy(part, &v[i], sizeof part);
+        folded[i] = vn_fold(part);
+    }
+    float sums[28];
+    vn_sums(folded, 4, sums);
+    vn_sums(folded, 8, sums + 4);
+    vn_sums(folded, 16, sums + 12);
+    for (int i = 0; i < 28; i++) {
+        float one = vf_sum(v[i < 4 ? i : i < 12 ? i - 4 : i - 12]);
+        CHECK_MEM(&one, &sums[i], sizeof one);
     }
 }
 
