@@ -251,9 +251,10 @@ static double exl3_state_value(uint32_t s, enum exl3_codebook codebook) {
 }
 
 // Decoded, in [K, N].
-static double *exl3_matrix(const struct op_case *c) {
-    uint32_t k = c->size[1], n = c->size[2], half_bits = c->size[3], ring = 128 * half_bits;
-    uint16_t *words = exl3_words(30, (uint64_t)k * n * half_bits / 32);
+static double *exl3_matrix(uint32_t what, uint32_t k, uint32_t n, uint32_t half_bits,
+                           enum exl3_codebook codebook) {
+    uint32_t ring = 128 * half_bits;
+    uint16_t *words = exl3_words(what, (uint64_t)k * n * half_bits / 32);
     double *m = mem_alloc((size_t)k * n * sizeof *m);
     for (uint32_t tile = 0; tile < k / 16 * (n / 16); tile++) {
         const uint16_t *w = words + (uint64_t)tile * ring / 16;
@@ -265,7 +266,7 @@ static double *exl3_matrix(const struct op_case *c) {
             }
             uint32_t row = tile / (n / 16) * 16 + 2 * (lane & 3) + (i & 1) + 8 * (i >> 1 & 1);
             uint32_t col = tile % (n / 16) * 16 + (lane >> 2) + 8 * (i >> 2 & 1);
-            m[(size_t)row * n + col] = exl3_state_value(state, (enum exl3_codebook)c->size[4]);
+            m[(size_t)row * n + col] = exl3_state_value(state, codebook);
         }
     }
     free(words);
@@ -286,7 +287,8 @@ static void exl3_rotate(double *v, uint32_t count) {
 
 static void ref_exl3(const struct op_case *c, double *ret) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
-    double *m = exl3_matrix(c), *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
+    double *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
     double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
     for (uint32_t r = 0; r < t; r++) {
         for (uint32_t i = 0; i < k; i++)
@@ -957,9 +959,9 @@ static void ref_router(const struct op_case *c, double *ret) {
     free(taken);
 }
 
-/* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix) + PICKS_SAME for rows that all
- * choose the first K experts */
-enum { TYPES_MIXED = 3, PICKS_SAME = 8 };
+/* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix; TYPES_EXL3: EXL3 of another width and
+ * codebook for each, but one plain one) + PICKS_SAME for rows that all choose the first K experts */
+enum { TYPES_MIXED = 3, TYPES_EXL3 = 4, PICKS_SAME = 8 };
 
 // The row's k-th expert: K neighbours in the ring of E, every second row from the last to the first.
 static uint32_t pick_of(const struct op_case *c, uint32_t row, uint32_t k) {
@@ -972,10 +974,45 @@ static float pick_weight(const struct op_case *c, uint32_t row, uint32_t k) {
     return 0.5f + 0.5f * fine(52, (uint64_t)row * c->size[4] + k);
 }
 
+// The matrix of an expert that is EXL3; 0 half bits: it is plain.
+struct expert_exl3 {
+    uint32_t what, half_bits;
+    enum exl3_codebook codebook;
+};
+
+static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
+    uint32_t nth = e * 3 + part;
+    if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
+    return (struct expert_exl3){200 + 3 * nth, 2 + nth * 5 % 15, (enum exl3_codebook)(nth % 3)};
+}
+
+// Trellis, factors of the inputs, factors of the outputs, one behind the other.
+static struct buf exl3_weight(const struct ops *o, const struct expert_exl3 *x, uint32_t rows,
+                              uint32_t cols, struct weight *ret) {
+    uint64_t words = (uint64_t)rows * cols * x->half_bits / 32;
+    uint16_t *w = exl3_words(x->what, words);
+    w = mem_realloc(w, (words + rows + cols) * sizeof *w);
+    for (uint32_t i = 0; i < cols; i++) w[words + i] = exl3_factor(x->what + 1, i);
+    for (uint32_t i = 0; i < rows; i++) w[words + cols + i] = exl3_factor(x->what + 2, i);
+    struct buf b = buf_of(o, w, (words + rows + cols) * sizeof *w);
+    *ret = (struct weight){.data = b.p,
+                           .rows = rows,
+                           .cols = cols,
+                           .exl3 = {.half_bits = x->half_bits,
+                                    .codebook = x->codebook,
+                                    .suh = b.p + words * sizeof *w,
+                                    .svh = b.p + (words + cols) * sizeof *w}};
+    free(w);
+    return b;
+}
+
 // part 0: gate, 1: up, 2: down
 static struct buf expert_weight(const struct ops *o, const struct op_case *c, uint32_t e,
                                 uint32_t part, struct weight *ret) {
     uint32_t type = c->size[5] % PICKS_SAME, d = c->size[1], i = c->size[2];
+    struct expert_exl3 q = expert_exl3(c, e, part);
+    if (q.half_bits) return exl3_weight(o, &q, part == 2 ? d : i, part == 2 ? i : d, ret);
+    if (type == TYPES_EXL3) type = DTYPE_BF16;
     return weight_of(o, ret, 60 + e * 3 + part, part == 2 ? d : i, part == 2 ? i : d,
                      (enum dtype)(type == TYPES_MIXED ? (e + part) % 3 : type));
 }
@@ -1036,27 +1073,50 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
     free(ids);
 }
 
-static double ref_product(const double *x, uint32_t what, uint64_t row, uint32_t n) {
-    double s = 0;
-    for (uint32_t i = 0; i < n; i++) s += x[i] * value(what, row * n + i);
-    return s;
+// y = W x for a matrix of an expert.
+static void ref_product(const struct op_case *c, uint32_t e, uint32_t part, const double *x,
+                        double *y) {
+    uint32_t rows = c->size[part == 2 ? 1 : 2], cols = c->size[part == 2 ? 2 : 1];
+    struct expert_exl3 q = expert_exl3(c, e, part);
+    for (uint32_t r = 0; r < rows && !q.half_bits; r++) {
+        y[r] = 0;
+        for (uint32_t i = 0; i < cols; i++)
+            y[r] += x[i] * value(60 + e * 3 + part, (uint64_t)r * cols + i);
+    }
+    if (!q.half_bits) return;
+    double *m = exl3_matrix(q.what, cols, rows, q.half_bits, q.codebook);
+    double *in = mem_alloc(cols * sizeof *in);
+    for (uint32_t i = 0; i < cols; i++) in[i] = x[i] * exl3_factor_value(q.what + 1, i);
+    exl3_rotate(in, cols);
+    for (uint32_t r = 0; r < rows; r++) {
+        y[r] = 0;
+        for (uint32_t i = 0; i < cols; i++) y[r] += in[i] * m[(uint64_t)i * rows + r];
+    }
+    exl3_rotate(y, rows);
+    for (uint32_t r = 0; r < rows; r++) y[r] *= exl3_factor_value(q.what + 2, r);
+    free(m);
+    free(in);
 }
 
 static void ref_experts(const struct op_case *c, double *ret) {
     uint32_t dim = c->size[1], width = c->size[2];
-    double *x = mem_alloc(dim * sizeof *x), *a = mem_alloc(width * sizeof *a);
+    double *x = mem_alloc(dim * sizeof *x), *y = mem_alloc(dim * sizeof *y);
+    double *gate = mem_alloc(width * sizeof *gate), *up = mem_alloc(width * sizeof *up);
     for (uint32_t t = 0; t < c->size[0]; t++, ret += dim) {
         for (uint32_t d = 0; d < dim; d++) x[d] = fine(51, (uint64_t)t * dim + d);
         for (uint32_t k = 0; k < c->size[4]; k++) {
-            uint32_t what = 60 + pick_of(c, t, k) * 3;
-            for (uint32_t i = 0; i < width; i++)
-                a[i] = ref_silu(ref_product(x, what, i, dim)) * ref_product(x, what + 1, i, dim);
-            for (uint32_t d = 0; d < dim; d++)
-                ret[d] += pick_weight(c, t, k) * ref_product(a, what + 2, d, width);
+            uint32_t e = pick_of(c, t, k);
+            ref_product(c, e, 0, x, gate);
+            ref_product(c, e, 1, x, up);
+            for (uint32_t i = 0; i < width; i++) gate[i] = ref_silu(gate[i]) * up[i];
+            ref_product(c, e, 2, gate, y);
+            for (uint32_t d = 0; d < dim; d++) ret[d] += pick_weight(c, t, k) * y[d];
         }
     }
     free(x);
-    free(a);
+    free(y);
+    free(gate);
+    free(up);
 }
 
 /* expert_sum: T, D */
@@ -1195,6 +1255,7 @@ const struct op_case op_cases[] = {
     EXPERTS(17, 100, 36, 3, 3, DTYPE_F32),  // every expert has every row
     EXPERTS(40, 96, 130, 13, 2, TYPES_MIXED),
     EXPERTS(21, 128, 72, 6, 2, TYPES_MIXED | PICKS_SAME),
+    EXPERTS(5, 256, 128, 5, 2, TYPES_EXL3),
     EXPERT_SUM(1, 1),
     EXPERT_SUM(7, 50),
     EXPERT_SUM(30, 256),
@@ -1250,6 +1311,7 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(ROUTER, 256, 8, LOGITS_FINE),
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
+    EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
     EACH_ROWS(EXPERT_SUM, 2048),
 };
 const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;

@@ -147,7 +147,8 @@ static void fill_memory(struct engine *eng) {
 static void fill_info(struct engine *eng) {
     const struct model *m = &eng->model;
     struct engine_info *info = &eng->info;
-    const char *kv = m->lim.kv_dtype == DTYPE_F32 ? "f32" : "bf16";
+    enum dtype type = m->lim.kv_dtype;
+    const char *kv = type == DTYPE_F32 ? "f32" : type == DTYPE_E4M3 ? "fp8" : "bf16";
     snprintf(eng->kv_rule, sizeof eng->kv_rule, "kv=%s state=f32 conv=f32", kv);
     checkpoint_digest(eng->ckpt, eng->digest);
     fill_experts(eng);

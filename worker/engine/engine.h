@@ -30,7 +30,7 @@ struct engine_config {
         chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
     uint32_t round_rows_max; // rows of one forward; 0: default
     double memory_fraction;  // of what is free, for KV and states; 0: default
-    const char *kv;          // "auto", "f32", "bf16" ("fp8" on CUDA)
+    const char *kv;          // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison

@@ -120,7 +120,6 @@ TEST(a_setting_that_cannot_be_is_refused_by_name) {
         {{.model_dir = "/nowhere"}, ST_NOT_FOUND, "/nowhere"},
         {{.model_dir = dir, .backend = "cuda"}, ST_UNSUPPORTED, "cuda"},
         {{.model_dir = dir, .backend = "tpu"}, ST_INVAL, "tpu"},
-        {{.model_dir = dir, .kv = "fp8"}, ST_UNSUPPORTED, "fp8"},
         {{.model_dir = dir, .kv = "int3"}, ST_INVAL, "int3"},
         {{.model_dir = dir, .context_max = 1 << 20}, ST_INVAL, "context"},
         {{.model_dir = dir, .context_max = 1}, ST_INVAL, "context"},
@@ -466,17 +465,14 @@ TEST(an_idle_engine_steps_without_rows_and_times_add_up) {
     engine_free(eng);
 }
 
-TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
-    struct engine_config config = {.model_dir = tiny_model(""),
-                                   .threads = 2,
-                                   .streams_max = 2,
-                                   .context_max = 256,
-                                   .kv = "bf16"};
+static void check_small_cache(const char *kv, uint32_t part, const char *rule) {
+    struct engine_config config = {
+        .model_dir = tiny_model(""), .threads = 2, .streams_max = 2, .context_max = 256, .kv = kv};
     struct engine *f32 = open_tiny(2, 256, 0), *eng = drive_open(&config);
     struct reply a, b, c;
     struct engine_request r = request_of(eng, 150, 20);
-    CHECK_EQ(engine_info(eng)->kv_bytes * 2, engine_info(f32)->kv_bytes);
-    CHECK_HAS(engine_info(eng)->kv_rule, "kv=bf16");
+    CHECK_EQ(engine_info(eng)->kv_bytes * part, engine_info(f32)->kv_bytes);
+    CHECK_HAS(engine_info(eng)->kv_rule, rule);
     drive_alone(eng, &r, &a);
     drive_alone(f32, &r, &c);
     engine_free(eng);
@@ -487,6 +483,14 @@ TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
     CHECK(a.hash != c.hash);
     engine_free(eng);
     engine_free(f32);
+}
+
+TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
+    check_small_cache("bf16", 2, "kv=bf16");
+}
+
+TEST(an_fp8_cache_is_a_quarter_of_the_size_and_exact_against_itself) {
+    check_small_cache("fp8", 4, "kv=fp8");
 }
 
 TEST(a_state_is_refused_where_its_rows_do_not_belong) {
