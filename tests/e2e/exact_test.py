@@ -9,13 +9,13 @@ import os
 import random
 import signal
 
-from harness import (SMALL, EventReader, Failed, Server, check, check_eq, main, note, shared, test, wait_for)
+from harness import (EventReader, Server, check, check_eq, main, note, shared, test, wait_for)
 
 # Prompt lengths in words of the filler, about one id each; the longest prompts are about 2,000 ids.
-LENGTHS = (1, 7, 18, 40, 70, 300) if SMALL else (1, 17, 63, 200, 700, 1900)
-TARGET_WORDS = 60 if SMALL else 250
+LENGTHS = (1, 17, 63, 200, 700, 1900)
+TARGET_WORDS = 250
 NEW_IDS = 40  # enough rounds that requests are seen beside each other
-CANCELLED_WORDS = 500 if SMALL else 1900
+CANCELLED_WORDS = 1900
 
 WORDS = """the a small brave cat dog king queen river forest found lost gave took ran slept under over near blue red golden
 lamp book key hat and then but so because with without every morning night soon again one two three seven friend house""".split()
