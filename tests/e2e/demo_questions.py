@@ -19,18 +19,20 @@ def story_is_sound(text, words):
 
 def right(check_of, message):
     content = (message["content"] or "").strip()
+    calls = [{"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}
+             for c in message.get("tool_calls", [])]
+    if calls != check_of.get("calls", []):
+        return False
     if "words" in check_of:
         return story_is_sound(content, check_of["words"])
     return content == check_of["content"].strip()
 
 
 def questions(per_skill=PER_SKILL):
-    """A few of each skill; those that need tools are for the day tools are served."""
+    """A few of each skill."""
     with open(QUESTIONS, encoding="utf-8") as f:
         all_of = [json.loads(line) for line in f]
     by_skill = {}
     for q in all_of:
-        calls = "tools" in q["request"] or any("tool_calls" in m or m["role"] == "tool" for m in q["request"]["messages"])
-        if not calls:
-            by_skill.setdefault(q["skill"], []).append(q)
+        by_skill.setdefault(q["skill"], []).append(q)
     return {skill: of[:per_skill] for skill, of in by_skill.items()}

@@ -3,10 +3,9 @@
 import concurrent.futures
 import json
 import os
-import subprocess
 
 from demo_questions import questions, right, story_is_sound
-from harness import BUILD, MODEL, check, check_eq, join_chunks, main, note, shared, test
+from harness import MODEL, check, check_eq, join_chunks, main, note, run_program, shared, test
 
 NEEDED = 0.9
 
@@ -30,7 +29,7 @@ def it_answers_nine_of_ten_held_out_questions_of_each_skill():
         count[q["skill"]] = (got + ok, of + 1)
         if not ok:
             lost += q["reference_right"]
-            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']['content']!r}, "
+            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']!r}, "
                           f"wanted {q['check']}; the model alone {'can' if q['reference_right'] else 'cannot'}")
         check_eq(r["usage"]["prompt_tokens"], q["prompt_tokens"], f"prompt ids of {q['request']['messages'][-1]['content'][-80:]!r}")
     for skill, (got, of) in sorted(count.items()):
@@ -65,8 +64,9 @@ def it_tells_a_story_in_good_sentences():
 @test
 def the_program_tokenizes_as_the_server_does():
     lines = ["Hello world", "12 + 7 = 19", "Gr\u00fc\u00dfe \U0001f98a", "", "<|im_end|>"]
-    found = subprocess.run([os.path.join(BUILD, "railyard"), "tokenize", MODEL], input="".join(json.dumps(x) + "\n" for x in lines),
-                           capture_output=True, text=True, check=True).stdout.splitlines()
+    code, out, err = run_program("tokenize", MODEL, stdin="".join(json.dumps(x) + "\n" for x in lines))
+    check_eq((code, err), (0, ""), "how it ends")
+    found = out.splitlines()
     wanted = [server().post("/tokenize", {"prompt": x}).json()["tokens"] for x in lines]
     check_eq([json.loads(x) for x in found], wanted, "ids")
 
