@@ -95,7 +95,8 @@ finish() {
 
 if [ -n "$install" ]; then
     # shellcheck disable=SC2086  # lists of words
-    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test || finish
+    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
+        $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
 # The kernels are compiled for two architectures, once: the other builds have the host side alone.
 # shellcheck disable=SC2317  # called through step
@@ -106,6 +107,7 @@ if [ -n "$install" ]; then
     PATH=$PATH:$(cat "$top/nvcc.path")
     gpu='-Dgpu=enabled'
 fi
+step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 if step 'build gcc' "$top/build-gcc.log" build gcc $gpu -Dgpu_archs=80,90a; then
     for s in $suites; do suite gcc "$s"; done
 fi

@@ -125,6 +125,7 @@ int cmd_worker(const struct options *o) {
     struct link_config c = {.lobby = id.lobby,
                             .hello = &hello,
                             .runner = runner,
+                            .alive = o->alive,
                             .signal_fd = signals,
                             .on_loaded = on_loaded,
                             .arg = &loaded};

@@ -364,7 +364,10 @@ static enum exit_code run(struct link *l) {
 }
 
 enum exit_code link_run(const struct link_config *c) {
-    struct link l = {.c = *c, .supervised = c->hello->supervised, .progress_s = PROGRESS_S};
+    struct link l = {.c = *c,
+                     .supervised = c->hello->supervised,
+                     .progress_s = PROGRESS_S,
+                     .service.alive = c->alive};
     enum exit_code code = run(&l);
     arena_fini(&l.arena);
     strbuf_fini(&l.made);

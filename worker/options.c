@@ -19,6 +19,8 @@ static const struct setting table[] = {
      "the router's lobby, ipc://PATH (default lobby.sock in run.dir)"},
     {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
      "folder of the router's sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard)"},
+    {"alive", SETTING_STRING, IN(alive), NULL, 0, 0, NULL, NULL,
+     "file whose time of change is renewed while loading and rounds go on, for a liveness probe"},
     {"name", SETTING_STRING, IN(name), NULL, 0, 0, NULL, NULL,
      "what people call this worker (default the host's name)"},
     {"token", SETTING_STRING, IN(token), NULL, 0, 0, NULL, NULL,

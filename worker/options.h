@@ -10,7 +10,7 @@ struct engine_config;
 
 struct options {
     // Where it serves.
-    char *lobby, *run_dir, *token, *name;
+    char *lobby, *run_dir, *token, *name, *alive;
     int64_t rank;
     // What it runs.
     char *backend, *kv, *fault, *embedding, *scratch;
