@@ -10,10 +10,14 @@ packages_talk='ca-certificates curl python3'
 # The libraries of packages_build as the built programs load them.
 packages_run='ca-certificates libh2o0.13 libuv1 libssl3 libnng1 libmsgpackc2 libjansson4 libpcre2-8-0 libutf8proc2'
 
-packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps systemd
+packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps openssl nghttp2-client systemd
 python3-h2 python3-jinja2 python3-msgpack python3-numpy python3-venv python3-yaml'
 # Where no kubectl is there, whatever package it came from.
 packages_test_kubectl=kubernetes-client
+
+# What compiles the CUDA kernels where the machine has no nvcc: NVIDIA's own wheels on PyPI, no driver, 300 MB.
+packages_nvcc_wheels='nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
+nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85'
 
 # Names those of the given packages that are not installed.
 packages_missing() {
@@ -60,10 +64,6 @@ packages_need() {
         return 1
     }
 }
-
-# What compiles the CUDA kernels where the machine has no nvcc: NVIDIA's own wheels on PyPI, no driver, 300 MB.
-packages_nvcc_wheels='nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
-nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85'
 
 # packages_nvcc DIR: the folder of nvcc on stdout: the machine's own, else that of the wheels, installed into DIR once.
 packages_nvcc() {

@@ -23,6 +23,7 @@ struct conv_store_args;
 struct delta_gates_args;
 struct delta_norm_args;
 struct delta_scan_args;
+struct draw_args;
 struct embed_args;
 struct expert_sum_args;
 struct experts_args;
@@ -93,6 +94,7 @@ struct ops {
     uint64_t (*experts_room)(void *ctx, const struct experts_args *a);
     void (*experts)(void *ctx, const struct experts_args *a);
     void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
+    void (*draw)(void *ctx, const struct draw_args *a); // NULL: rows are drawn from on the host
 };
 
 // The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL

@@ -48,7 +48,7 @@ enum {
     FRAME_PROMPT_IDS_MAX = 1 << 20,   // prompt ids + given ids of one SUBMIT
     FRAME_ROUND_IDS_MAX = 4096,       // ids of one stream in one TOKENS
     FRAME_STOP_IDS_MAX = 64,
-    FRAME_BIAS_MAX = 1024,
+    FRAME_BIAS_MAX = 1025, // a client may name 1024, the router one more
     FRAME_RANGES_MAX = 4096, // of VOCAB's ids in use
     FRAME_TOP_LOGPROBS_MAX = 20,
     FRAME_MEMORY_MAX = 32,     // parts of a worker's memory, of STATUS

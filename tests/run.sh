@@ -98,6 +98,7 @@ if [ -n "$install" ]; then
     step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
         $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
+step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 # The kernels are compiled for two architectures, once: the other builds have the host side alone.
 # shellcheck disable=SC2317  # called through step
 find_nvcc() { packages_nvcc "$top/nvcc" >"$top/nvcc.path"; }
@@ -107,7 +108,6 @@ if [ -n "$install" ]; then
     PATH=$PATH:$(cat "$top/nvcc.path")
     gpu='-Dgpu=enabled'
 fi
-step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 if step 'build gcc' "$top/build-gcc.log" build gcc $gpu -Dgpu_archs=80,90a; then
     for s in $suites; do suite gcc "$s"; done
 fi

@@ -1,10 +1,12 @@
-/* cmd_bench: bench engine MODEL: what rounds cost with this checkpoint on this machine, as a short table. */
+/* cmd_bench: bench engine MODEL: what rounds cost with this checkpoint on this machine, as a short table; on the CPU beside the
+ * bytes and multiply-adds counted and what the machine allows for them. */
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/num.h"
 #include "common/version.h"
 #include "proto/exit_code.h"
+#include "worker/bench_limits.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
 #include "worker/options.h"
@@ -86,22 +88,46 @@ static int bench_fill(struct engine *eng, double *ret_per_s, struct err *e) {
     return ST_OK;
 }
 
+// The rest of a line: what the round had to move and to multiply, and the time this machine needs for it at least.
+static int print_limit(const struct engine_info *info, uint32_t streams, double ms, double macs,
+                       struct err *e) {
+    struct bench_work w = bench_work_of(info, streams, streams, PROMPT + ROUNDS / 2);
+    double read = 0;
+    int st = bench_read_speed(&read, w.bytes, info->threads, e);
+    if (st) return st;
+    double limit = bench_limit_s(&w, read, macs) * 1e3;
+    printf("   %8.1f   %6.1f   %8.1f   %8.3f   %.2fx", w.bytes / 1e6, read / 1e9, w.macs / 1e6,
+           limit, ms / limit);
+    return ST_OK;
+}
+
 static int run(const struct options *o, struct engine *eng, struct err *e) {
     static const uint32_t counts[] = {1, 2, 4, 8, 16};
     const struct engine_info *info = engine_info(eng);
-    double one = 0, fill = 0;
+    bool cpu = !strcmp(info->device, "cpu");
+    double one = 0, fill = 0, macs = 0;
+    int st = cpu ? bench_mac_speed(&macs, info->threads, e) : ST_OK;
+    if (st) return st;
     printf("engine bench: %s, commit %s, %s (%s), %u threads\n", o->model, version_commit(),
            info->device, info->variant, info->threads);
-    printf("  streams   ms a round   tokens/s   of one stream's round\n");
+    if (cpu)
+        printf("  limits: fused multiply-adds in registers %.1f G/s; read: a block of as many MB, "
+               "again and again\n",
+               macs / 1e9);
+    printf("  streams   ms a round   tokens/s   of one%s\n",
+           cpu ? "         MB     GB/s     M madds   limit ms   of limit" : "");
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         double ms = 0;
         if (counts[i] > info->streams_max) break;
-        int st = bench_decode(eng, counts[i], &ms, e);
+        st = bench_decode(eng, counts[i], &ms, e);
         if (st) return st;
         if (i == 0) one = ms;
-        printf("  %7u   %10.3f   %8.1f   %.2fx\n", counts[i], ms, 1e3 * counts[i] / ms, ms / one);
+        printf("  %7u   %10.3f   %8.1f   %5.2fx", counts[i], ms, 1e3 * counts[i] / ms, ms / one);
+        if (cpu) st = print_limit(info, counts[i], ms, macs, e);
+        printf("\n");
+        if (st) return st;
     }
-    int st = bench_fill(eng, &fill, e);
+    st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
     return st;
 }

@@ -23,8 +23,6 @@ static const struct setting table[] = {
      "file whose time of change is renewed while loading and rounds go on, for a liveness probe"},
     {"name", SETTING_STRING, IN(name), NULL, 0, 0, NULL, NULL,
      "what people call this worker (default the host's name)"},
-    {"token", SETTING_STRING, IN(token), NULL, 0, 0, NULL, NULL,
-     "given by the router that started this worker; it then ends with that router"},
     {"backend", SETTING_CHOICE, IN(backend), "auto", 0, 0, "auto|cpu|cuda", NULL,
      "where to compute; auto: on a GPU where there is one"},
     {"device", SETTING_INT, IN(device), "-1", -1, 63, NULL, NULL,
@@ -78,12 +76,20 @@ int options_init(struct options *o, int argc, char **argv, struct err *e) {
     settings_init(&o->settings, table, SETTING_COUNT, o);
     o->args = mem_calloc((size_t)argc + 1, sizeof *o->args);
     int st = settings_parse(&o->settings, argc, argv, o->args, &o->args_count, e);
-    if (st) options_fini(o);
-    return st;
+    if (st) {
+        options_fini(o);
+        return st;
+    }
+    // A flag would show it to every user of the machine in the list of processes.
+    const char *token = getenv("RAILYARD_TOKEN");
+    o->token = mem_strdup(token ? token : "");
+    return ST_OK;
 }
 
 void options_fini(struct options *o) {
     settings_fini(&o->settings);
+    free(o->token);
+    o->token = NULL;
     free(o->args);
     o->args = NULL;
 }
@@ -98,7 +104,7 @@ void options_help(void) {
 void options_log(const struct options *o) {
     struct strbuf b = {0};
     for (size_t i = 0; i < SETTING_COUNT; i++) {
-        if (!o->settings.given[i] || table[i].offset == IN(token)) continue;
+        if (!o->settings.given[i]) continue;
         strbuf_printf(&b, " %s=", table[i].name);
         settings_print(&o->settings, &table[i], &b);
     }

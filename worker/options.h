@@ -10,7 +10,8 @@ struct engine_config;
 
 struct options {
     // Where it serves.
-    char *lobby, *run_dir, *token, *name, *alive;
+    char *lobby, *run_dir, *name, *alive;
+    char *token; // RAILYARD_TOKEN of the environment, from the router that started us; "": none did
     int64_t rank;
     // What it runs.
     char *backend, *kv, *fault, *embedding, *scratch;

@@ -1,4 +1,4 @@
-/* report: what has been loaded, where its memory went and how much it can serve. One write, so that it is not torn. */
+/* report: what has been loaded, where its memory went and how much it can serve. Logged as a whole, so that it is not torn. */
 #include "common/log.h"
 #include "common/strbuf.h"
 #include "common/version.h"
@@ -7,7 +7,6 @@
 #include "worker/options.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 static double gib(uint64_t bytes) {
     return (double)bytes / (1 << 30);
@@ -51,8 +50,7 @@ void report_loaded(const struct options *o, const struct engine_info *info) {
         info->streams_max, info->context_max, info->streams_whole, info->kv_blocks_total,
         info->kv_block_tokens);
     strbuf_printf(&b, "  checkpoint %.16s...; %s\n", info->checkpoint_digest, info->rope_rule);
-    ssize_t n = write(STDERR_FILENO, b.p, b.len);
-    (void)n; // a report that cannot be written has nowhere to say so
+    log_raw(b.p, b.len);
     log_info("loaded", "streams=%u context=%u weights_gib=%.3f", info->streams_max,
              info->context_max, gib(info->weights_bytes));
     strbuf_fini(&b);

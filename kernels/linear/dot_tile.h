@@ -143,6 +143,15 @@ CPU_INLINE void dot_tile_run(const struct dot_operand *o, uint32_t rows, uint32_
     }
 }
 
+// Rows go in blocks of about the same size: 16 are 6, 5 and 5. How many blocks; how many of `left` rows the next one takes.
+CPU_INLINE uint32_t dot_blocks(uint32_t rows) {
+    return (rows + DOT_ROWS - 1) / DOT_ROWS;
+}
+
+CPU_INLINE uint32_t dot_rows(uint32_t left, uint32_t blocks) {
+    return (left + blocks - 1) / blocks;
+}
+
 // How many columns of `left` the next block takes.
 CPU_INLINE uint32_t dot_cols(uint32_t rows, uint32_t left) {
     if (rows == 1 && left >= DOT_COLS_ONE) return DOT_COLS_ONE;

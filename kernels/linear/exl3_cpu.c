@@ -9,6 +9,8 @@
 static_assert((int)EXL3_BLOCK == (int)HADAMARD_CHANNELS, "one block");
 static_assert(EXL3_PANEL % EXL3_BLOCK == 0, "whole rotations");
 
+enum { SUMS_AT_ONCE = PARTS == 1 ? 16 : 4 }; // of a row's outputs; what registers hold
+
 struct panel {
     struct exl3_scratch *s;
     const struct weight *w;
@@ -39,6 +41,7 @@ static void rotate_inputs(const struct panel *p) {
 CPU_INLINE void decode_tiles(const struct panel *p, uint32_t strip,
                              const enum exl3_codebook codebook) {
     uint32_t half_bits = p->w->exl3.half_bits, tile = exl3_tile_bytes(half_bits);
+    struct exl3_picks picks = exl3_picks_of(half_bits);
     uint64_t row = (uint64_t)p->w->rows / EXL3_TILE * tile; // bytes of all tiles of 16 inputs
     const char *at = (const char *)cpu_ptr(p->w->data) + p->first / EXL3_TILE * row +
                      (p->block * (EXL3_BLOCK / EXL3_TILE) + strip) * (uint64_t)tile;
@@ -46,7 +49,7 @@ CPU_INLINE void decode_tiles(const struct panel *p, uint32_t strip,
         // The next strip's tile: tiles of one strip lie too far apart for the hardware to see it coming.
         __builtin_prefetch(at + tile, 0, 2);
         __builtin_prefetch(at + 2 * tile - 1, 0, 2);
-        exl3_tile(at, half_bits, codebook, &p->s->w[0][k], EXL3_STRIDE);
+        exl3_tile_by(&picks, at, half_bits, codebook, &p->s->w[0][k], EXL3_STRIDE);
     }
 }
 
@@ -92,9 +95,23 @@ CPU_INLINE void add_rows(const struct panel *p, uint32_t strip, uint32_t row, co
 }
 
 static void add_strip(const struct panel *p, uint32_t strip) {
-    uint32_t row = 0;
-    for (; row + DOT_ROWS <= p->rows->count; row += DOT_ROWS) add_rows(p, strip, row, DOT_ROWS);
-    for (; row < p->rows->count; row++) add_rows(p, strip, row, 1);
+    uint32_t left = p->rows->count, blocks = dot_blocks(left);
+    for (uint32_t row = 0, rows; blocks; blocks--, row += rows, left -= rows) {
+        rows = dot_rows(left, blocks);
+        switch (rows) {
+        case 1: add_rows(p, strip, row, 1); break;
+#if defined(__AVX2__) && !defined(CPU_SMALL_BLOCKS)
+        case 2: add_rows(p, strip, row, 2); break;
+#endif
+#if defined(__AVX512F__) && !defined(CPU_SMALL_BLOCKS)
+        case 3: add_rows(p, strip, row, 3); break;
+        case 4: add_rows(p, strip, row, 4); break;
+        case 5: add_rows(p, strip, row, 5); break;
+        case 6: add_rows(p, strip, row, 6); break;
+#endif
+        default: __builtin_unreachable();
+        }
+    }
 }
 
 static void finish_row(const struct panel *p, uint32_t r) {
@@ -103,10 +120,10 @@ static void finish_row(const struct panel *p, uint32_t r) {
     float *y = p->rows->y + (uint64_t)r * p->w->rows + first;
     float sums[EXL3_BLOCK];
     vf v[HADAMARD_VECTORS];
-    for (uint32_t c = 0; c < EXL3_BLOCK; c += 4) {
-        vn acc[4][PARTS];
+    for (uint32_t c = 0; c < EXL3_BLOCK; c += SUMS_AT_ONCE) {
+        vn acc[SUMS_AT_ONCE][PARTS];
         memcpy(acc, p->s->acc[r][c], sizeof acc);
-        dot_store((const vn(*)[PARTS])acc, 4, sums + c);
+        dot_store((const vn(*)[PARTS])acc, SUMS_AT_ONCE, sums + c);
     }
     for (uint32_t i = 0; i < HADAMARD_VECTORS; i++) v[i] = vf_load(sums + i * LANES);
     hadamard_128(v);

@@ -8,7 +8,8 @@
  * Values  exact: each is the fp16 number that the format defines, whatever computes it.
  * Method  The 32 symbols of outputs g and g + 8 take 2 B sixteen-bit units of the ring, the same way for every g: a table
  *         for each width says from which two neighbouring units, and from which bit, each one's state comes. A column of
- *         the tile is one vector of sixteen lanes. */
+ *         the tile is one vector of sixteen lanes. AVX-512 takes the units where they lie; the other variants write down
+ *         all pairs of neighbours first. */
 #pragma once
 #include "kernels/cpu_vec.h"
 
@@ -50,36 +51,114 @@ static const struct exl3_taps exl3_taps[EXL3_HALF_BITS_MAX + 1] = {
     EXL3_TAPS(7),  EXL3_TAPS(8),  EXL3_TAPS(9),  EXL3_TAPS(10), EXL3_TAPS(11),
     EXL3_TAPS(12), EXL3_TAPS(13), EXL3_TAPS(14), EXL3_TAPS(15), EXL3_TAPS(16)};
 
-CPU_INLINE vu vu_load_bytes(const uint8_t *p) {
-    uint32_t t[LANES];
-    for (int i = 0; i < LANES; i++) t[i] = p[i];
-    return vu_load(t);
-}
-
-// A normal fp32 number or zero to the nearest fp16 number, ties to even; the result must be a normal fp16 number or zero.
+// A normal fp32 number or zero to the nearest fp16 number, for the sums below: Veltkamp's split, which cuts 13 bits. It may
+// differ from the nearest even at a tie; for none of the values that the codebooks can give (tests/golden/exl3).
 CPU_INLINE vf exl3_round(vf v) {
-    vu u = (vu)v;
-    return (vf)((u + 0xfffu + ((u >> 13) & 1u)) & ~0x1fffu);
+    vf t = v * 8193.0f;
+    return t - (t - v);
 }
 
-// A normal fp16 number in the low half to fp32.
+// A fp16 number of 1/8 to 2 in the high half to fp32: the sign, and the rest three bits further down below 0x3e0.
 CPU_INLINE vf exl3_widen(vu h) {
-    return (vf)(((h & 0x8000u) << 16) | (((h & 0x7fffu) << 13) + (112u << 23)));
+    return (vf)(((vu)((vi)h >> 3) & 0x8fffe000u) | 0x3e000000u);
+}
+
+// The sum of each lane's four bytes, times 1774.
+CPU_INLINE vi exl3_byte_sums(vu x) {
+#if defined(__AVX512BW__)
+    __m512i pairs = _mm512_maddubs_epi16((__m512i)x, _mm512_set1_epi8(1));
+    return (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1774));
+#else
+    x = (x & 0xff00ffu) + ((x >> 8) & 0xff00ffu);
+    return (vi)((x + (x >> 16)) & 0x7ffu) * 1774;
+#endif
 }
 
 /* The value of each state. 3INST and MCG mask x so that both halves are normal fp16 numbers of 1/8 to 2: their sum is
  * exact in fp32, and is zero or at least 2^-13. MUL1 is an affine function of the sum of x's bytes, exact in fp32 too. */
 CPU_INLINE vf exl3_value(vu state, const enum exl3_codebook codebook) {
     if (codebook == EXL3_MUL1) {
-        vu x = state * 0x83dcd12du;
-        x = (x & 0xff00ffu) + ((x >> 8) & 0xff00ffu);
-        vi sum = (vi)((x + (x >> 16)) & 0x7ffu);
-        vf v = __builtin_convertvector(sum * 1774 - 905216, vf);
-        return exl3_round(v * vf_set(0x1p-18f));
+        vi n = exl3_byte_sums(state * 0x83dcd12du) - 905216;
+        return exl3_round(__builtin_convertvector(n, vf) * vf_set(0x1p-18f));
     }
     vu x = codebook == EXL3_MCG ? state * 0xcbac1fedu : state * 89226354u + 64248484u;
     x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
-    return exl3_round(exl3_widen(x & 0xffffu) + exl3_widen(x >> 16));
+    return exl3_round(exl3_widen(x << 16) + exl3_widen(x));
+}
+
+#if defined(__AVX512BW__)
+// Where the states of a group come from, in 16-bit halves of the words from the one with the unit before the group's first.
+struct exl3_picks {
+    vu halves[2][2]; // [the group's first unit is odd][half]: two of each lane
+    vu shift[2];
+    __mmask16 words[2]; // that a group has
+};
+
+static inline struct exl3_picks exl3_picks_of(uint32_t half_bits) {
+    const struct exl3_taps *t = &exl3_taps[half_bits];
+    struct exl3_picks ret;
+    for (uint32_t h = 0; h < 2; h++)
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            uint16_t at[2 * LANES];
+            for (uint32_t i = 0; i < LANES; i++) { // the first unit of a word is its upper half
+                uint32_t unit = t->pair[h][i] + (odd ? 1 : 2);
+                at[2 * i] = (uint16_t)(unit ^ 1);
+                at[2 * i + 1] = (uint16_t)((unit - 1) ^ 1);
+            }
+            memcpy(&ret.halves[odd][h], at, sizeof at);
+        }
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t shift[LANES];
+        for (uint32_t i = 0; i < LANES; i++) shift[i] = t->shift[h][i];
+        ret.shift[h] = vu_load(shift);
+    }
+    ret.words[0] = (__mmask16)((1u << ((half_bits + 3) / 2)) - 1);
+    ret.words[1] = (__mmask16)((1u << (half_bits / 2 + 1)) - 1);
+    return ret;
+}
+
+// ret[output * stride + input], 16 of each. codebook is a constant at every call. Reads nothing but the tile.
+CPU_INLINE void exl3_tile_by(const struct exl3_picks *p, const void *tile, uint32_t half_bits,
+                             const enum exl3_codebook codebook, float *ret, uint64_t stride) {
+    const uint32_t *words = tile;
+    int last = (int)words[4 * half_bits - 1];
+#pragma GCC unroll 8
+    for (uint32_t g = 0; g < 8; g++) {
+        uint32_t first = g * half_bits, odd = first & 1;
+        __mmask16 mask = p->words[odd];
+        __m512i v;
+        if (g)
+            v = _mm512_maskz_loadu_epi32(mask, words + (first - 1) / 2);
+        else // the ring's last word comes before its first one
+            v = _mm512_mask_set1_epi32(_mm512_maskz_loadu_epi32((__mmask16)(mask & ~1u), words - 1),
+                                       1, last);
+#pragma GCC unroll 2
+        for (uint32_t h = 0; h < 2; h++) {
+            vu pair = (vu)_mm512_permutexvar_epi16((__m512i)p->halves[odd][h], v);
+            vf_store(ret + (g + 8 * h) * stride,
+                     exl3_value((pair >> p->shift[h]) & 0xffffu, codebook));
+        }
+    }
+}
+#else
+struct exl3_picks {
+    vu pair[2], shift[2]; // of the group's pairs of units; in that pair, to the right
+};
+
+CPU_INLINE vu vu_load_bytes(const uint8_t *p) {
+    uint32_t t[LANES];
+    for (int i = 0; i < LANES; i++) t[i] = p[i];
+    return vu_load(t);
+}
+
+static inline struct exl3_picks exl3_picks_of(uint32_t half_bits) {
+    const struct exl3_taps *t = &exl3_taps[half_bits];
+    struct exl3_picks ret;
+    for (int h = 0; h < 2; h++) {
+        ret.pair[h] = vu_load_bytes(t->pair[h]);
+        ret.shift[h] = vu_load_bytes(t->shift[h]);
+    }
+    return ret;
 }
 
 // All pairs of neighbouring units of the ring: pairs[i] is unit i - 1 above unit i.
@@ -103,22 +182,23 @@ CPU_INLINE void exl3_pairs(const void *tile, uint32_t half_bits, uint32_t *pairs
 }
 
 // ret[output * stride + input], 16 of each. codebook is a constant at every call.
-CPU_INLINE void exl3_tile(const void *tile, uint32_t half_bits, const enum exl3_codebook codebook,
-                          float *ret, uint64_t stride) {
-    const struct exl3_taps *t = &exl3_taps[half_bits];
+CPU_INLINE void exl3_tile_by(const struct exl3_picks *p, const void *tile, uint32_t half_bits,
+                             const enum exl3_codebook codebook, float *ret, uint64_t stride) {
     uint32_t pairs[EXL3_PAIRS];
-    vu pair[2], shift[2];
     exl3_pairs(tile, half_bits, pairs);
-    for (int h = 0; h < 2; h++) {
-        pair[h] = vu_load_bytes(t->pair[h]);
-        shift[h] = vu_load_bytes(t->shift[h]);
-    }
     for (uint32_t g = 0; g < 8; g++) {
         vu mine = vu_load(pairs + g * half_bits);
 #pragma GCC unroll 2
         for (uint32_t h = 0; h < 2; h++) {
-            vu state = (vu_pick(mine, pair[h]) >> shift[h]) & 0xffffu;
+            vu state = (vu_pick(mine, p->pair[h]) >> p->shift[h]) & 0xffffu;
             vf_store(ret + (g + 8 * h) * stride, exl3_value(state, codebook));
         }
     }
+}
+#endif
+
+CPU_INLINE void exl3_tile(const void *tile, uint32_t half_bits, const enum exl3_codebook codebook,
+                          float *ret, uint64_t stride) {
+    struct exl3_picks p = exl3_picks_of(half_bits);
+    exl3_tile_by(&p, tile, half_bits, codebook, ret, stride);
 }

@@ -67,11 +67,10 @@ CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t
 
 CPU_INLINE void strip(const struct job *j, const struct linear_part *p, uint32_t col, uint32_t end,
                       const enum dtype d) {
-    uint32_t left = j->a.rows, blocks = (left + DOT_ROWS - 1) / DOT_ROWS;
-    for (; blocks; blocks--) { // about equal ones: 16 rows are 6, 5 and 5
-        uint32_t rows = (left + blocks - 1) / blocks;
+    uint32_t left = j->a.rows;
+    for (uint32_t blocks = dot_blocks(left), rows; blocks; blocks--, left -= rows) {
+        rows = dot_rows(left, blocks);
         block(j, p, j->a.rows - left, rows, col, end, d);
-        left -= rows;
     }
 }
 

@@ -1,7 +1,9 @@
 """A client that goes away takes its request with it: in the queue, in a fill, in decode, on both protocols."""
 
 import json
+import os
 import random
+import signal
 import socket
 
 from harness import (SMALL, EventReader, Http2, Server, check, check_eq, main, note, shared, test, wait_for)
@@ -111,22 +113,18 @@ def case_05_a_hang_up_in_the_fill_frees_the_stream():
 def case_03_a_hang_up_in_the_queue_frees_its_place_and_never_touches_what_runs():
     s = server()
     long = {**ENDLESS, "max_tokens": 2000}  # runs until its worker has been stopped
-    pid = s.wait_worker()["pid"]
     wanted = s.chat(**long)["choices"][0]["token_sha256"]
     s.wait_idle()
     for way in WAYS:
-        with s.connect() as running:
-            running.send_request("POST", CHAT, {**long, "stream": True})
-            reader = EventReader(running)
-            reader.next()
-            before = closed_count(s, "queue")
-            with s.stopped(pid):
-                end = way(s, ENDLESS)
-                wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "the request waits")
-                end()
-                wait_for(lambda: closed_count(s, "queue") == before + 1, f"{way.__name__}: it is counted as closed in the queue")
-                wait_for(lambda: s.metric("vllm:num_requests_waiting") == 0, "its place is free")
-                check_eq(s.running_streams(), 1, f"{way.__name__}: running streams")
+        before = closed_count(s, "queue")
+        with s.held(long) as reader:
+            end = way(s, ENDLESS)
+            wait_for(lambda: s.metric("vllm:num_requests_waiting") == 1, "the request waits")
+            end()
+            wait_for(lambda: closed_count(s, "queue") == before + 1, f"{way.__name__}: it is counted as closed in the queue")
+            wait_for(lambda: s.metric("vllm:num_requests_waiting") == 0, "its place is free")
+            check_eq(s.running_streams(), 1, f"{way.__name__}: running streams")
+            os.kill(s.wait_worker()["pid"], signal.SIGCONT)
             events = reader.rest()
         check_eq(events[-1], "[DONE]", "end of the running stream")
         check_eq(events[-2]["choices"][0]["token_sha256"], wanted, f"{way.__name__}: hash of the running stream")

@@ -20,6 +20,8 @@
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/draw.h"
+#include "kernels/sample/sample.h"
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -1144,6 +1146,97 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
                  fine(56, i) / (1 + exp(-(double)fine(57, i / c->size[1])));
 }
 
+/* draw: T, V, kind of rows. Ids. A backend without it draws on the host, which is the reference. */
+enum { DRAW_SPREAD, DRAW_TIES, DRAW_BROKEN };
+
+static float draw_logit(const struct op_case *c, uint64_t i) {
+    float x = fine(80, i) * 8;
+    if (c->size[2] == DRAW_TIES) return floorf(x / 2);
+    if (c->size[2] != DRAW_BROKEN) return x;
+    switch (mix_u64(i + 77) % 8) { // and one row of nothing that may be drawn
+    case 0: return NAN;
+    case 1: return INFINITY;
+    case 2: return -0.0f;
+    case 3: return 1e-40f;
+    default: return i / c->size[1] == 1 || i % 5 == 0 ? -INFINITY : x;
+    }
+}
+
+static uint32_t draw_used(const struct op_case *c, uint32_t word) {
+    uint32_t left = c->size[1] - 32 * word, all = left < 32 ? (1u << left) - 1 : ~0u;
+    return all & (uint32_t)(mix_u64(word + 5) | mix_u64(word + 6));
+}
+
+// Every second row greedy in one way or the other; every third with min_p.
+static struct sample_params draw_params(uint32_t row) {
+    static const double heat[] = {1, 0, 0.3, 1e-6, 2, 0.7};
+    return (struct sample_params){.temperature = heat[row % 6],
+                                  .top_p = 1,
+                                  .min_p = row % 3 ? 0 : 0.05,
+                                  .repetition = 1,
+                                  .seed = mix_u64(row + 1)};
+}
+
+static float *draw_logits(const struct op_case *c) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1];
+    float *x = mem_alloc(n * F32);
+    for (uint64_t i = 0; i < n; i++) x[i] = draw_logit(c, i);
+    return x;
+}
+
+static uint32_t *draw_bits(const struct op_case *c) {
+    uint32_t words = ceil_div_u32(c->size[1], 32), *used = mem_alloc(words * sizeof *used);
+    for (uint32_t i = 0; i < words; i++) used[i] = draw_used(c, i);
+    return used;
+}
+
+static void ref_draw(const struct op_case *c, double *ret) {
+    struct sample *s = sample_new(c->size[1]);
+    float *logits = draw_logits(c);
+    uint32_t *used = draw_bits(c);
+    for (uint32_t t = 0; t < c->size[0]; t++) {
+        struct sample_params p = draw_params(t);
+        struct sample_mask mask = {.used_bits = used};
+        ret[t] = sample_draw(s, logits + (uint64_t)t * c->size[1], &p, NULL, &mask, 1000 + t);
+    }
+    sample_free(s);
+    free(logits);
+    free(used);
+}
+
+static void run_draw(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], v = c->size[1], step = schedule ? schedule : t;
+    uint32_t *used = draw_bits(c), *got = mem_calloc(t, sizeof *got);
+    struct draw_row *rows = mem_calloc(t, sizeof *rows);
+    double *host = mem_calloc(t, sizeof *host);
+    float *x = draw_logits(c);
+    for (uint32_t i = 0; i < t; i++) {
+        struct sample_params p = draw_params(i);
+        rows[i] = (struct draw_row){p.temperature, p.min_p, p.seed, 1000 + i};
+    }
+    struct buf logits = buf_of(o, x, (uint64_t)t * v * F32),
+               list = buf_of(o, rows, t * sizeof *rows);
+    struct buf bits = buf_of(o, used, ceil_div_u32(v, 32) * sizeof *used);
+    struct buf ids = buf_new(o, t * sizeof *got);
+    for (uint32_t i = 0; i < t && o->draw; i += step)
+        o->draw(o->ctx, &(struct draw_args){.logits = logits.p + (uint64_t)i * v * F32,
+                                            .rows = list.p + i * sizeof *rows,
+                                            .used_bits = bits.p,
+                                            .ids = ids.p + i * sizeof *got,
+                                            .rows_count = min_u32(step, t - i),
+                                            .vocab = v});
+    o->read(o->ctx, got, ids.p, t * sizeof *got);
+    if (!o->draw) ref_draw(c, host);
+    for (uint32_t i = 0; i < t; i++) ret[i] = o->draw ? (float)got[i] : (float)host[i];
+    struct buf *all[] = {&logits, &list, &bits, &ids};
+    for (uint32_t i = 0; i < 4; i++) buf_free(o, all[i]);
+    free(x);
+    free(rows);
+    free(used);
+    free(got);
+    free(host);
+}
+
 // (n + 1) / 2 and (n + 5) / 6 more rows than the longest stream's n
 #define STREAM_ROWS(n) ((n) + ((n) + 1) / 2 + ((n) + 5) / 6)
 #define LINEAR(t, k, n, n2, d)                                                                     \
@@ -1183,6 +1276,9 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
     { "experts", {t, d, i, e, k, ty}, 3e-6, (t) * (d), run_experts, ref_experts, 6e-3 }
 #define EXPERT_SUM(t, d)                                                                           \
     { "expert_sum", {t, d}, 1e-6, (t) * (d), run_expert_sum, ref_expert_sum, 0 }
+
+#define DRAW(t, v, kind)                                                                           \
+    { "draw", {t, v, kind}, 0, t, run_draw, ref_draw, 0 }
 
 const struct op_case op_cases[] = {
     LINEAR(1, 1, 1, 0, DTYPE_F32),
@@ -1259,6 +1355,11 @@ const struct op_case op_cases[] = {
     EXPERT_SUM(1, 1),
     EXPERT_SUM(7, 50),
     EXPERT_SUM(30, 256),
+    DRAW(1, 1, DRAW_SPREAD),
+    DRAW(13, 45, DRAW_TIES),
+    DRAW(40, 1000, DRAW_SPREAD),
+    DRAW(40, 4096, DRAW_TIES),
+    DRAW(12, 3001, DRAW_BROKEN),
 };
 const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
 
@@ -1313,6 +1414,9 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
     EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
     EACH_ROWS(EXPERT_SUM, 2048),
+    EACH_ROWS(DRAW, 5000, DRAW_SPREAD),
+    DRAW(12, 248320, DRAW_SPREAD),
+    DRAW(12, 248320, DRAW_BROKEN),
 };
 const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;
 

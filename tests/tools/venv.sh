@@ -1,16 +1,18 @@
 #!/bin/sh
-# Makes the folder of PyPI packages that tests import (tests/requirements.txt): build-run/venv. Does nothing when it is
-# up to date, so that a machine without a network can run the tests again.
+# Makes the virtual environment with the PyPI packages that tests use (tests/requirements.txt), build-run/venv, and prints its
+# folder. Once made, nothing is fetched. Several at once wait for one another.
 #
 #   sh tests/tools/venv.sh
 set -eu
 cd "$(dirname "$0")/../.."
-dir=build-run/venv
-if [ -f "$dir/stamp" ] && cmp -s "$dir/stamp" tests/requirements.txt; then
-    exit 0
-fi
-rm -rf "$dir"
+venv=$PWD/build-run/venv
 mkdir -p build-run
-/usr/bin/python3 -m venv --system-site-packages "$dir"
-"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt
-cp tests/requirements.txt "$dir/stamp"
+exec 9>build-run/venv.lock
+flock 9
+if ! cmp -s "$venv/ready" tests/requirements.txt; then
+    rm -rf "$venv"
+    /usr/bin/python3 -m venv --system-site-packages "$venv" >&2
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt >&2
+    cp tests/requirements.txt "$venv/ready"
+fi
+echo "$venv"

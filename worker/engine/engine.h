@@ -92,6 +92,12 @@ struct engine_info {
     uint32_t streams_whole;     // streams of the longest context that fit at once
 };
 
+struct engine_thought { // a bound on the thought that the prompt ends in
+    uint32_t budget;    // ids, before it is closed; given ones counted
+    uint32_t close_id;  // then drawn whatever the logits say; drawn by itself it ends the thought
+    int64_t call_id;    // ends it too; -1: none
+};
+
 struct engine_request { // everything is copied by engine_submit
     const uint32_t *prompt;
     uint32_t prompt_count; // >= 1
@@ -106,8 +112,9 @@ struct engine_request { // everything is copied by engine_submit
     bool ignore_eos; // the vocabulary's stop ids (engine_set_vocab) are ordinary tokens
     bool logits_hash;
     bool draft;
-    int32_t top_logprobs; // -1: none
-    uint64_t tag;         // the caller's, given back in every event
+    int32_t top_logprobs;                 // -1: none
+    const struct engine_thought *thought; // NULL: no bound
+    uint64_t tag;                         // the caller's, given back in every event
 };
 
 struct engine_range {
@@ -133,7 +140,13 @@ bool engine_cancel(struct engine *eng, uint64_t handle);
 
 // given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
 // stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
-enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
+// BROKEN: the logits that the next token was to be drawn from hold values that are no finite numbers. Only this stream ends.
+enum engine_finish {
+    ENGINE_RUNNING,
+    ENGINE_FINISH_STOP,
+    ENGINE_FINISH_LENGTH,
+    ENGINE_FINISH_BROKEN
+};
 
 struct engine_event { // one stream's share of a round
     uint64_t handle, tag;

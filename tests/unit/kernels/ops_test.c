@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct device {
     struct cpu_pool *pool;
@@ -111,8 +112,47 @@ TEST(the_bits_of_all_operations_are_the_ones_written_down) {
         h = op_cases_digest(h, got, c->outputs);
         free(got);
     }
-    CHECK_EQ_U64(h, 0x93bd6048b1388c7eu);
+    CHECK_EQ_U64(h, 0x0667e800aff78e62u);
     device_close(&d);
+}
+
+// The weight, at the start or the end of what may be read, times one row.
+static void multiply_guarded(const struct device *d, uint32_t half_bits, bool at_end, float *ret) {
+    enum { SIZE = 128, PAGE = 4096, ROOM = 4 * PAGE };
+    uint64_t bytes = (uint64_t)SIZE * SIZE * half_bits / 16;
+    static float x[SIZE];
+    static uint16_t factors[SIZE];
+    char *p = mmap(NULL, ROOM + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    CHECK_EQ(mprotect(p + PAGE, ROOM, PROT_READ | PROT_WRITE), 0);
+    unsigned char *data = (unsigned char *)p + PAGE + (at_end ? ROOM - bytes : 0);
+    for (uint64_t i = 0; i < bytes; i++) data[i] = (unsigned char)(i * 37 + i / 251);
+    for (uint32_t i = 0; i < SIZE; i++) {
+        x[i] = 1 + (float)(i % 7);
+        factors[i] = 0x3c00; // 1
+    }
+    struct linear_args a = {.x = (uintptr_t)x, .rows = 1, .parts_count = 1};
+    a.parts[0].y = (uintptr_t)ret;
+    a.parts[0].w = (struct weight){.data = (uintptr_t)data, .rows = SIZE, .cols = SIZE};
+    a.parts[0].w.exl3 = (struct exl3){.half_bits = half_bits,
+                                      .codebook = EXL3_MUL1,
+                                      .suh = (uintptr_t)factors,
+                                      .svh = (uintptr_t)factors};
+    d->ops.linear(d->ops.ctx, &a);
+    munmap(p, ROOM + 2 * PAGE);
+}
+
+TEST(an_exl3_weight_is_read_from_its_start_to_its_end_and_no_further) {
+    float want[128], got[128];
+    for (const char *const *v = ops_cpu_variants(); *v; v++) {
+        struct device d = device_open(1, *v);
+        for (uint32_t half_bits = 2; half_bits <= EXL3_HALF_BITS_MAX; half_bits++) {
+            multiply_guarded(&d, half_bits, false, want);
+            multiply_guarded(&d, half_bits, true, got);
+            CHECK_MEM(want, got, sizeof want);
+        }
+        device_close(&d);
+    }
 }
 
 TEST(an_unknown_vector_width_is_refused_by_name) {
