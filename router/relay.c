@@ -176,6 +176,7 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     take_slot(r, q);
     *unfilled_of(r, q) += q->to_fill;
     struct frame_submit f = submit_of(r, q);
+    uint64_t now_us = mono_us(); // before: on a busy machine a worker is done before the call returns
     int st = backend_submit(b, &f, e);
     arena_reset(&r->arena);
     if (st) {
@@ -185,7 +186,7 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     }
     q->backend = b;
     q->state = CHOICE_PREFILL;
-    if (!q->submitted_us) q->submitted_us = mono_us();
+    if (!q->submitted_us) q->submitted_us = now_us;
     fingerprint_system(&info.fingerprint, q->request->fingerprint, sizeof q->request->fingerprint);
     metrics_add(r->server->metrics, METRIC_PLACED, 1);
     return ST_OK;

@@ -5,6 +5,7 @@ bystander was answered.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from harness import (LIMIT_S, SMALL, EventReader, Http1, Http2, Server, check, check_eq, check_in, main, note, request_bytes, shared,
+from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Server, check, check_eq, check_in, main, note, request_bytes, shared, sse_events,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -551,7 +552,7 @@ def a_client_that_does_not_read_is_held_back_alone_and_cut_in_the_end():
 
 
 @test
-def case_32_a_silent_worker_costs_a_stream_comments_and_no_more():
+def case_32_33_a_silent_worker_costs_a_stream_comments_and_no_more():
     s = shared("--stream.keepalive_s=0.2", "--stream.first_byte_s=0.1", "--worker.progress_s=300", "--streams=1")
     body = {**GOOD, "max_tokens": 20, "ignore_eos": True, "temperature": 0}
     wanted = s.chat(**body)["choices"][0]["token_sha256"]
@@ -571,6 +572,73 @@ def case_32_a_silent_worker_costs_a_stream_comments_and_no_more():
     check_eq(json.loads(events[-2][6:])["choices"][0]["token_sha256"], wanted, "hash")
 
 
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+
+
+@contextlib.contextmanager
+def one_thread_stopped(tid):
+    """As a debugger stops it: the other threads of its process run on."""
+    LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    check_eq((LIBC.ptrace(PTRACE_SEIZE, tid, None, None), LIBC.ptrace(PTRACE_INTERRUPT, tid, None, None)), (0, 0), "ptrace")
+    os.waitpid(tid, 0x40000000)  # __WALL: it has stopped
+    try:
+        yield
+    finally:
+        LIBC.ptrace(PTRACE_DETACH, tid, None, None)
+
+
+@test
+def case_10_with_the_request_loop_stopped_the_ops_listener_says_so_and_still_answers():
+    with Server("--ops.loop_stall_s=0.5") as s:
+        check_eq(s.get("/livez", s.ops_port).status, 200, "before")
+        with one_thread_stopped(s.pid):
+            wait_for(lambda: s.get("/livez", s.ops_port).status == 503, "/livez is 503")
+            r = s.get("/livez", s.ops_port)
+            check_eq((r.json()["status"], r.json()["loop"]), ("stalled", "api0"), "what it says")
+            check(s.get("/metrics", s.ops_port).body.startswith(b"# HELP"), "/metrics")
+            check_eq(s.get("/readyz", s.ops_port).status, 200, "/readyz: the workers are what they were")
+        wait_for(lambda: s.get("/livez", s.ops_port).status == 200, "it turns again")
+        check_eq(s.post(CHAT, GOOD).status, 200, "a request")
+
+
+@test
+def case_15_every_error_is_one_object_of_one_shape_and_short():
+    s = server()
+    long = "x" * 5000
+    asks = [("GET", "/nowhere/" + "y" * 3000, None, []), ("PUT", CHAT, None, []), ("POST", CHAT, b"{", []), ("POST", CHAT, b"\xff", []),
+            ("POST", CHAT, {}, []), ("POST", CHAT, {**GOOD, "model": long}, []), ("POST", CHAT, {**GOOD, "stop": [long]}, []),
+            ("POST", CHAT, GOOD, [("Content-Type", "text/plain")]), ("POST", CHAT, GOOD, [("X-Request-Timeout-Ms", long)]),
+            ("POST", "/tokenize", {}, []), ("GET", "/v1/models/" + "z" * 3000, None, []), ("GET", "/livez", None, [("X", "w" * 40000)])]
+    for method, path, body, headers in asks:
+        with s.connect() as c:
+            r = c.request(method, path, body, headers)
+        check(400 <= r.status < 500, lambda r=r, path=path: f"{path[:60]}: {r.status}")
+        doc = r.json()
+        check_eq((sorted(doc), sorted(doc["error"])), (["error", "request_id"], ["code", "message", "param", "type"]), path[:60])
+        check_eq(doc["request_id"], r.header("x-request-id"), "request id")
+        check(len(r.body) < 4096, f"{path[:60]}: {len(r.body)} bytes")
+
+
+@test
+def case_30_31_a_stream_is_events_and_comments_and_ends_with_its_mark_or_an_error():
+    with Server("--limits.request_s=1", "--stream.keepalive_s=0.1", "--streams=1", "--worker.progress_s=300") as s:
+        body = {**GOOD, "ignore_eos": True, "stream": True}
+        with s.connect() as c:
+            r = c.request("POST", CHAT, {**body, "max_tokens": 5})
+        check_eq(list(sse_events(r.body))[-1], "[DONE]", "the end of a good one")
+        pid = s.wait_worker()["pid"]
+        with s.connect() as c:
+            c.send_request("POST", CHAT, {**body, "max_tokens": 3000})
+            head = c.read_head()
+            pieces = c.body_pieces(head)
+            text = next(pieces)
+            with s.stopped(pid):
+                text += b"".join(pieces)
+        events = list(sse_events(text))
+        check_eq(strict_json(events[-1])["error"]["code"], "deadline_exceeded", "the end of one that failed")
+        check("[DONE]" not in events, "an end mark behind an error")
+
+
 @test
 def requests_pipelined_behind_a_stream_are_answered_in_order_behind_it():
     s = server()
@@ -584,8 +652,8 @@ def requests_pipelined_behind_a_stream_are_answered_in_order_behind_it():
 
 
 @test
-def the_end_of_a_stream_is_one_piece():
-    """Case 34: the last event, the end mark and the end of the body leave together."""
+def case_34_the_end_of_a_stream_is_one_piece():
+    """The last event, the end mark and the end of the body leave together."""
     s = server()
     with Http1(s.port) as c:
         c.send_request("POST", CHAT, {**GOOD, "stream": True})

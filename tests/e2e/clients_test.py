@@ -17,7 +17,7 @@ CLEANUPS.append(lambda: shutil.rmtree(FOLDER, ignore_errors=True))
 
 
 def run(*argv, status=0, data=None):
-    r = subprocess.run(argv, input=data, capture_output=True, timeout=LIMIT_S, check=False)
+    r = subprocess.run(argv, input=data, capture_output=True, timeout=LIMIT_S, check=False, cwd=FOLDER)  # some leave files where they run
     check_eq(r.returncode, status, f"exit status of {' '.join(map(str, argv))[:200]}\n{r.stdout[-1500:]!r}\n{r.stderr[-1500:]!r}")
     return r.stdout
 
