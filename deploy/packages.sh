@@ -7,8 +7,17 @@ libh2o-dev libuv1-dev libssl-dev libnng-dev libmsgpack-dev libjansson-dev libpcr
 
 packages_talk='ca-certificates curl python3'
 
-packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps systemd
-python3-h2 python3-jinja2 python3-msgpack python3-numpy'
+# The libraries of packages_build as the built programs load them.
+packages_run='ca-certificates libh2o0.13 libuv1 libssl3 libnng1 libmsgpackc2 libjansson4 libpcre2-8-0 libutf8proc2'
+
+packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps openssl nghttp2-client systemd
+python3-h2 python3-jinja2 python3-msgpack python3-numpy python3-venv python3-yaml'
+# Where no kubectl is there, whatever package it came from.
+packages_test_kubectl=kubernetes-client
+
+# What compiles the CUDA kernels where the machine has no nvcc: NVIDIA's own wheels on PyPI, no driver, 300 MB.
+packages_nvcc_wheels='nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
+nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85'
 
 # Names those of the given packages that are not installed.
 packages_missing() {
@@ -54,4 +63,18 @@ packages_need() {
         echo "apt-get could not install: $missing" >&2
         return 1
     }
+}
+
+# packages_nvcc DIR: the folder of nvcc on stdout: the machine's own, else that of the wheels, installed into DIR once.
+packages_nvcc() {
+    for nvcc in "$(command -v nvcc)" /usr/local/cuda/bin/nvcc; do
+        [ -x "$nvcc" ] && { dirname "$nvcc"; return 0; }
+    done
+    nvcc=$(echo "$1"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+    if [ ! -x "$nvcc" ]; then
+        # shellcheck disable=SC2086  # a list of words
+        /usr/bin/python3 -m venv "$1" >&2 && "$1/bin/pip" install -q --no-deps $packages_nvcc_wheels >&2 || return 1
+        nvcc=$(echo "$1"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
+    fi
+    [ -x "$nvcc" ] && dirname "$nvcc"
 }

@@ -23,6 +23,7 @@ struct conv_store_args;
 struct delta_gates_args;
 struct delta_norm_args;
 struct delta_scan_args;
+struct draw_args;
 struct embed_args;
 struct expert_sum_args;
 struct experts_args;
@@ -93,6 +94,7 @@ struct ops {
     uint64_t (*experts_room)(void *ctx, const struct experts_args *a);
     void (*experts)(void *ctx, const struct experts_args *a);
     void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
+    void (*draw)(void *ctx, const struct draw_args *a); // NULL: rows are drawn from on the host
 };
 
 // The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL
@@ -107,6 +109,9 @@ struct ops_cuda_config {
 };
 // The CUDA backend. ST_UNSUPPORTED names an operation that has no kernel, or a GPU too old; ST_DEVICE, ST_NOMEM.
 int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *c, struct err *e);
+// The same without a GPU, for what a card would need: memory is never had, and operations can be measured alone. sm: 80, 86,
+// 89, 90, 100 or 120 (ST_INVAL); room: what free_bytes says.
+int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified, struct err *e);
 void ops_close(struct ops *o); // zeroed is fine
 // Names of the variants this machine can run, narrowest first; the list ends with NULL.
 const char *const *ops_cpu_variants(void);

@@ -48,9 +48,10 @@ enum {
     FRAME_PROMPT_IDS_MAX = 1 << 20,   // prompt ids + given ids of one SUBMIT
     FRAME_ROUND_IDS_MAX = 4096,       // ids of one stream in one TOKENS
     FRAME_STOP_IDS_MAX = 64,
-    FRAME_BIAS_MAX = 1024,
+    FRAME_BIAS_MAX = 1025, // a client may name 1024, the router one more
     FRAME_RANGES_MAX = 4096, // of VOCAB's ids in use
     FRAME_TOP_LOGPROBS_MAX = 20,
+    FRAME_MEMORY_MAX = 32,     // parts of a worker's memory, of STATUS
     FRAME_PREFIXES_MAX = 1024, // of STATUS's kept and evicted prefixes
     FRAME_DRAFT_KINDS = 5,     // copy, mtp, dflash, dflash2, tree
 };
@@ -227,6 +228,11 @@ struct frame_prefix {
     uint32_t tokens;
 };
 
+struct frame_memory { // a part of a worker's memory
+    const char *name;
+    uint64_t bytes;
+};
+
 struct frame_status {
     enum frame_state state;
     const char *reason;   // for failed; "" otherwise
@@ -249,6 +255,9 @@ struct frame_status {
     uint32_t kept_count;
     const struct frame_prefix *evicted; // and no longer kept
     uint32_t evicted_count;
+    const char *embedding; // where the embedding's rows are and why; "" before it is loaded
+    const struct frame_memory *memory; // every part, pinned host memory and what is left included
+    uint32_t memory_count;
 };
 
 enum frame_drain_mode {

@@ -201,6 +201,11 @@ static const struct frame_field prefix_fields[] = {U64(digest), U32(tokens, 1, U
 static const struct frame_group prefix_group = GROUP_OF(prefix_fields, frame_prefix);
 #undef S
 
+#define S struct frame_memory
+static const struct frame_field memory_fields[] = {TEXT(name), U64(bytes)};
+static const struct frame_group memory_group = GROUP_OF(memory_fields, frame_memory);
+#undef S
+
 #define S struct frame_status
 static const struct frame_field status_fields[] = {
     U32(state, FRAME_STATE_LOADING, FRAME_STATE_END - 1),
@@ -226,6 +231,8 @@ static const struct frame_field status_fields[] = {
     GROUP(fingerprint, &fingerprint_group),
     LIST(kept, kept_count, FRAME_PREFIXES_MAX, &prefix_group),
     LIST(evicted, evicted_count, FRAME_PREFIXES_MAX, &prefix_group),
+    TEXT(embedding),
+    LIST(memory, memory_count, FRAME_MEMORY_MAX, &memory_group),
 };
 #undef S
 

@@ -8,6 +8,7 @@
 #include "common/strbuf.h"
 #include "router/http.h"
 #include "router/jsontext.h"
+#include "router/keys.h"
 #include "router/listen.h"
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@ struct access_log {
     bool on, is_stderr;
     int fd; // -1: stderr or off
     struct logfd out;
+    char *path; // NULL: no file
 };
 
 int access_open(struct access_log **ret, const char *where, struct err *e) {
@@ -33,12 +35,29 @@ int access_open(struct access_log **ret, const char *where, struct err *e) {
     struct access_log *l = mem_calloc(1, sizeof *l);
     *l = (struct access_log){.on = !off, .is_stderr = is_stderr, .fd = fd};
     logfd_open(&l->out, fd);
+    l->path = fd >= 0 ? mem_strdup(where) : NULL;
     *ret = l;
     return ST_OK;
 }
 
+void access_reopen(struct access_log *l) {
+    struct err e = {0};
+    if (!l->path) return;
+    int fd = open(l->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    if (fd < 0) {
+        err_errno(&e, "open log.access '%s'", l->path);
+        log_warn("reopen", "reason=\"%s\"", e.msg);
+        return;
+    }
+    logfd_close(&l->out);
+    close(l->fd);
+    l->fd = fd;
+    logfd_open(&l->out, fd);
+}
+
 void access_close(struct access_log *l) {
     if (!l) return;
+    free(l->path);
     logfd_close(&l->out);
     if (l->fd >= 0) close(l->fd);
     free(l);
@@ -98,6 +117,7 @@ void access_write(struct access_log *l, const struct http_call *c, const char *m
     add_str(&b, "client_request_id", c->has_client_id ? c->request_id : NULL);
     h2o_iovec_t trace = http_header(c->req, "traceparent");
     if (trace.len && trace.len <= 128) add_text(&b, "trace_id", trace.base, trace.len);
+    add_str(&b, "key", c->key ? c->key->name : NULL);
     add_str(&b, "remote", conn_remote(c->conn));
     add_str(&b, "proto", protocol(c));
     size_t method_len = c->req->input.method.len;

@@ -25,6 +25,7 @@ struct access_facts { // what a generating request adds to its line; zero: nothi
 
 // where: "stderr", "off" or a file to append to.
 int access_open(struct access_log **ret, const char *where, struct err *e);
-void access_close(struct access_log *l); // NULL is fine
+void access_reopen(struct access_log *l); // the file may have been moved away; a failure is logged
+void access_close(struct access_log *l);  // NULL is fine
 void access_write(struct access_log *l, const struct http_call *c, const char *model);
 void access_flush(struct access_log *l); // from the tick: what waits for a slow reader

@@ -364,7 +364,6 @@ void admin_handle_worker(struct http_call *c) {
     h2o_iovec_t rank, verb = {0}, path = http_path_rest(c);
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
-    if (api_status_refuse_remote(c)) return;
     bool has_verb = split(path, '/', &rank, &verb);
     unsigned wanted = has_verb ? HTTP_POST : HTTP_GET;
     struct job *j = job_new(c, has_verb ? run_verb : run_nothing);
@@ -428,7 +427,6 @@ static void run_restart(struct server *s, struct job *j) {
 
 void admin_handle_restart(struct http_call *c) {
     struct apierr e;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_restart);
     if (read_how(c, &j->how, &e))
         refuse(j, c, &e);
@@ -441,7 +439,6 @@ void admin_handle_operation(struct http_call *c) {
     char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t id = http_path_rest(c);
     uint32_t seconds = 0;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_operation);
     int st = query_number(c, "wait_s", WAIT_S_MAX, &seconds, &e);
     j->until_ms = mono_ms() + seconds * 1000ull;
@@ -462,7 +459,6 @@ static void run_drain(struct server *s, struct job *j) {
 }
 
 static void handle_draining(struct http_call *c, bool on) {
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_drain);
     j->on = on;
     begin(j, c);
@@ -478,24 +474,53 @@ void admin_handle_undrain(struct http_call *c) {
 
 /* ---- requests ---- */
 
-static const char *state_name(const struct request *r) {
-    static const char *const names[] = {"preparing", "queued", "prefill", "decode", "flushing"};
-    if (r->state == REQUEST_QUEUED && resume_waits(&r->resume)) return "resuming";
-    return names[r->state];
+struct standing { // of a request: over its choices
+    const char *state;
+    int32_t rank; // a worker that runs one; -1: none
+    size_t ids;
+    uint32_t deaths;
+};
+
+static const char *state_name(const struct choice *c) {
+    static const char *const names[] = {"queued", "prefill", "decode", "flushing", "flushing"};
+    return c->state == CHOICE_QUEUED && resume_waits(&c->resume) ? "resuming" : names[c->state];
 }
 
-static void add_request(struct strbuf *out, const struct request *r, uint64_t now_us) {
+// The state is that of the choice that is furthest and not over.
+static struct standing standing_of(const struct request *r) {
+    struct standing s = {.rank = -1};
+    const struct choice *furthest = NULL;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        const struct choice *c = &r->choices[i];
+        s.ids += c->ids.len;
+        s.deaths += c->resume.deaths;
+        if (s.rank < 0 && c->stream.id) s.rank = c->rank;
+        if (c->state == CHOICE_OVER) continue;
+        if (!furthest || c->state > furthest->state) furthest = c;
+    }
+    s.state = furthest ? state_name(furthest) : "flushing";
+    return s;
+}
+
+static bool runs_at(const struct request *r, int32_t rank) {
+    for (uint32_t i = 0; i < r->choice_count; i++)
+        if (r->choices[i].stream.id && r->choices[i].rank == rank) return true;
+    return false;
+}
+
+static void add_request(struct strbuf *out, const struct request *r, const struct standing *t,
+                        uint64_t now_us) {
+    struct request_figures f = request_figures(r);
     strbuf_add_str(out, "{\"id\":");
     jsontext_string(out, r->id, strlen(r->id));
     strbuf_add_str(out, ",\"request_id\":");
     jsontext_string(out, r->request_id, strlen(r->request_id));
-    strbuf_printf(out,
-                  ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%zu,\"completion_tokens\":%zu,"
-                  "\"age_ms\":%" PRIu64
-                  ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
-                  state_name(r), r->stream.id ? r->rank : -1, r->prompt.len, r->ids.len,
-                  (now_us - r->received_us) / 1000, request_queue_ms(r), r->resume.times,
-                  r->resume.deaths, r->params.stream ? "true" : "false");
+    strbuf_printf(
+        out,
+        ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%u,\"completion_tokens\":%zu,"
+        "\"age_ms\":%" PRIu64 ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
+        t->state, t->rank, request_usage(r).prompt, t->ids, (now_us - r->received_us) / 1000,
+        f.queue_ms, f.resumed, t->deaths, r->params.stream ? "true" : "false");
 }
 
 static void run_requests(struct server *s, struct job *j) {
@@ -505,11 +530,12 @@ static void run_requests(struct server *s, struct job *j) {
     strbuf_add_char(&j->out, '[');
     TAILQ_FOREACH(r, &s->requests, link) {
         if (shown == j->limit) break;
-        if (r->state == REQUEST_PREPARING) continue; // its fields may be a pool thread's
-        if (j->name[0] && strcmp(j->name, state_name(r))) continue;
-        if (j->only_worker >= 0 && (!r->stream.id || r->rank != j->only_worker)) continue;
+        if (!r->accepted) continue; // its fields may be a pool thread's
+        struct standing t = standing_of(r);
+        if (j->name[0] && strcmp(j->name, t.state)) continue;
+        if (j->only_worker >= 0 && !runs_at(r, j->only_worker)) continue;
         if (shown++) strbuf_add_char(&j->out, ',');
-        add_request(&j->out, r, now);
+        add_request(&j->out, r, &t, now);
     }
     strbuf_add_char(&j->out, ']');
 }
@@ -523,7 +549,6 @@ static bool take_name(struct job *j, h2o_iovec_t v) {
 void admin_handle_requests(struct http_call *c) {
     struct apierr e;
     uint32_t worker = UINT32_MAX;
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_requests);
     j->limit = 1000;
     int st = query_number(c, "limit", REQUESTS_LIMIT_MAX, &j->limit, &e);
@@ -542,7 +567,7 @@ static void run_cancel(struct server *s, struct job *j) {
     char clip[APIERR_CLIP_BYTES];
     TAILQ_FOREACH(r, &s->requests, link)
     if (!strcmp(r->id, j->name) || !strcmp(r->request_id, j->name)) break;
-    if (!r || r->state == REQUEST_PREPARING) {
+    if (!r || !r->accepted) {
         j->refused = true;
         apierr_set(&j->e, APIERR_NOT_FOUND, NULL, "no request in flight has the id '%s'",
                    apierr_clip(clip, j->name, strlen(j->name)));
@@ -558,7 +583,6 @@ void admin_handle_request(struct http_call *c) {
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t id = http_path_rest(c);
-    if (api_status_refuse_remote(c)) return;
     struct job *j = job_new(c, run_cancel);
     if (take_name(j, id)) {
         begin(j, c);
@@ -574,7 +598,6 @@ void admin_handle_request(struct http_call *c) {
 void admin_handle_config(struct http_call *c) {
     const struct status_source *status = c->app;
     struct strbuf out = {0};
-    if (api_status_refuse_remote(c)) return;
     config_write_json(status->config, &out);
     strbuf_add_char(&out, '\n');
     send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"), out.p, out.len);
@@ -586,7 +609,6 @@ void admin_handle_log_level(struct http_call *c) {
     struct apierr e;
     json_t *body;
     enum log_level level;
-    if (api_status_refuse_remote(c)) return;
     int st = parse_body(c, &body, &e);
     if (!st) st = check_keys(body, known, &e);
     const char *name = json_string_value(json_object_get(body, "level"));

@@ -30,7 +30,6 @@ void api_status_version(struct http_call *c);
 void api_status_workers(struct http_call *c); // GET /admin/v1/workers
 
 // For admin.c. Administration answers on loopback and unix listeners only; true: it has refused.
-bool api_status_refuse_remote(struct http_call *c);
 // Appends a worker's object; its state goes to ret_state (24 bytes). False: no such rank.
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
                            char ret_state[24]);

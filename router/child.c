@@ -31,29 +31,47 @@ static void on_exit_cb(uv_process_t *p, int64_t code, int signal) {
     c->on_exit(c->arg, code, signal);
 }
 
+// Ours with the token's line in front; the list is to be freed, not its lines. Not a flag: those are for all to see.
+static char **make_env(char *token) {
+    size_t n = 0, kept = 0;
+    while (environ[n]) n++;
+    char **env = mem_calloc(n + 2, sizeof *env);
+    env[kept++] = token;
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(environ[i], "RAILYARD_TOKEN=", 15)) env[kept++] = environ[i];
+    return env;
+}
+
 int child_start(struct child *c, uv_loop_t *loop, char *const *argv, uint32_t rank,
                 const char *lobby_url, struct err *e) {
     size_t n = 0;
     while (argv[n]) n++;
-    char rank_flag[32], lobby_flag[256], token_flag[64];
+    char rank_flag[32], lobby_flag[256];
     int st = make_token(c->token, e);
     if (st) return st;
     snprintf(rank_flag, sizeof rank_flag, "--rank=%u", rank);
     snprintf(lobby_flag, sizeof lobby_flag, "--lobby=%s", lobby_url);
-    snprintf(token_flag, sizeof token_flag, "--token=%s", c->token);
-    char **args = mem_calloc(n + 4, sizeof *args);
+    char **args = mem_calloc(n + 3, sizeof *args);
     memcpy(args, argv, n * sizeof *args);
-    args[n] = rank_flag, args[n + 1] = lobby_flag, args[n + 2] = token_flag;
+    args[n] = rank_flag, args[n + 1] = lobby_flag;
+    char token[64];
+    snprintf(token, sizeof token, "RAILYARD_TOKEN=%s", c->token);
+    char **env = make_env(token);
     uv_stdio_container_t stdio[3] = {
         {.flags = UV_IGNORE},
         {.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
         {.flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO},
     };
-    uv_process_options_t o = {
-        .exit_cb = on_exit_cb, .file = args[0], .args = args, .stdio_count = 3, .stdio = stdio};
+    uv_process_options_t o = {.exit_cb = on_exit_cb,
+                              .file = args[0],
+                              .args = args,
+                              .env = env,
+                              .stdio_count = 3,
+                              .stdio = stdio};
     c->process.data = c;
     int rv = uv_spawn(loop, &c->process, &o);
     free(args);
+    free(env);
     c->running = rv == 0;
     if (!rv) return ST_OK;
     c->closing = true; // libuv wants the handle closed even when nothing was started

@@ -18,8 +18,8 @@ struct child { // zero-initialised: no process
     void *arg;
 };
 
-// Starts argv[0] (found through PATH) with --rank, --lobby and --token behind argv; its output goes to our stderr. It
-// ends with us however we end. The struct stays put until on_exit. ST_IO: it could not be started.
+// Starts argv[0] (found through PATH) with --rank and --lobby behind argv and its token in RAILYARD_TOKEN; its output
+// goes to our stderr. It ends with us however we end. The struct stays put until on_exit. ST_IO: it could not be started.
 int child_start(struct child *c, uv_loop_t *loop, char *const *argv, uint32_t rank,
                 const char *lobby_url, struct err *e);
 void child_kill(struct child *c, int signal); // nothing when none runs

@@ -24,18 +24,48 @@ static const struct setting table[] = {
      "address of the API: HOST:PORT (port 0: any free one) or unix:/path"},
     {"ops.listen", SETTING_STRING, IN(ops_listen), "127.0.0.1:8001", 0, 0, NULL, NULL,
      "address of health, metrics and administration; empty: none"},
+    {"api.tls_cert", SETTING_STRING, IN(tls_cert), NULL, 0, 0, NULL, NULL,
+     "PEM file of the certificate chain: TLS on api.listen; read again on SIGHUP"},
+    {"api.tls_key", SETTING_STRING, IN(tls_key), NULL, 0, 0, NULL, NULL, "PEM file of its key"},
+    {"api.cors_origins", SETTING_STRING, IN(cors_origins), NULL, 0, 0, NULL, NULL,
+     "web origins that may read replies: none, * or a list split by commas (default * with keys, "
+     "else none)"},
+    {"auth.keys_file", SETTING_STRING, IN(keys_file), NULL, 0, 0, NULL, NULL,
+     "file of API keys, name:class:sha256hex[:options] a line; read again on SIGHUP"},
+    {"auth.keys", SETTING_STRING, IN(keys), NULL, 0, 0, NULL, NULL,
+     "API keys in plain text, split by commas; better in a --config file than as a flag, which "
+     "everybody on the machine can see"},
+    {"ops.metrics_auth", SETTING_BOOL, IN(metrics_auth), "off", 0, 0, NULL, NULL,
+     "ask for a key on /metrics and /version too"},
+    {"api.head_bytes_max", SETTING_BYTES, IN(head_bytes_max), "32KiB", 1024, 256 << 10, NULL,
+     "bytes", "largest head of a request; over it: 431"},
+    {"api.head_fields_max", SETTING_INT, IN(head_fields_max), "100", 8, 100, NULL, NULL,
+     "most header fields of a request; over it: 431, over 100: 400"},
+    {"api.uri_bytes_max", SETTING_BYTES, IN(uri_bytes_max), "8KiB", 128, 256 << 10, NULL, "bytes",
+     "longest request target; over it: 414"},
     {"api.body_bytes_max", SETTING_BYTES, IN(body_bytes_max), "32MiB", 1024, 1 << 30, NULL, "bytes",
      "largest request body; over it: 413"},
+    {"api.bodies_bytes_max", SETTING_BYTES, IN(bodies_bytes_max), "1GiB", 64 << 10, 1LL << 40, NULL,
+     "bytes", "bodies being received, on all connections together; over it: 503"},
+    {"api.body_rate_min", SETTING_BYTES, IN(body_rate_min), "1KiB", 0, 1 << 30, NULL, "bytes/s",
+     "slowest body, measured over api.body_rate_after_s; below it: 408"},
+    {"api.body_rate_after_s", SETTING_REAL, IN(body_rate_after_s), "10", 0.1, WEEK_S, NULL, "s",
+     "time over which the rate of a body is measured"},
     {"api.header_s", SETTING_REAL, IN(header_s), "10", 0.1, WEEK_S, NULL, "s",
      "time for a request's head; over it: close"},
     {"api.body_s", SETTING_REAL, IN(body_s), "60", 0.1, WEEK_S, NULL, "s",
-     "time for a request's body; over it: close"},
+     "time for a request's body; over it: 408"},
     {"api.keepalive_s", SETTING_REAL, IN(keepalive_s), "75", 0.1, WEEK_S, NULL, "s",
      "idle time of a connection; must exceed that of the balancer in front"},
     {"api.write_stall_s", SETTING_REAL, IN(write_stall_s), "60", 0.1, WEEK_S, NULL, "s",
      "time without progress in writing to a client; over it: cancel"},
     {"api.connections_max", SETTING_INT, IN(connections_max), "16384", 1, 1 << 20, NULL, NULL,
-     "open connections; over it, accepting pauses"},
+     "open connections; over it accepting pauses, after 1 s they get a 503. At most what the limit "
+     "of descriptors leaves"},
+    {"api.h2_streams_max", SETTING_INT, IN(h2_streams_max), "100", 1, 100, NULL, NULL,
+     "requests of one HTTP/2 connection at once; more wait, over 100 are refused"},
+    {"api.h2_resets_max", SETTING_INT, IN(h2_resets_max), "200", 1, 1 << 20, NULL, NULL,
+     "streams that an HTTP/2 client may reset in 10 s; over it: close"},
     {"api.half_close", SETTING_BOOL, IN(half_close), "off", 0, 0, NULL, NULL,
      "serve an HTTP/1 client that has closed its writing side; off: that is a hang-up"},
     {"queue.requests_max", SETTING_INT, IN(queue_requests_max), "0", 0, 1 << 20, NULL, NULL,
@@ -123,6 +153,10 @@ static const struct setting table[] = {
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
+static bool is_secret(const struct setting *t) {
+    return t->offset == IN(keys);
+}
+
 enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
                                         "chunk",   "kv",      "memory-fraction", "debug.fault"};
@@ -182,7 +216,10 @@ void config_log(const struct config *c) {
     for (size_t i = 0; i < SETTING_COUNT; i++) {
         if (!c->settings.given[i]) continue;
         strbuf_printf(&text, "%s%s=", text.len ? " " : "", table[i].name);
-        settings_print(&c->settings, &table[i], &text);
+        if (is_secret(&table[i]))
+            strbuf_add_str(&text, "(not shown)");
+        else
+            settings_print(&c->settings, &table[i], &text);
     }
     log_info("settings", "%s", text.len ? text.p : "all at their defaults");
     strbuf_fini(&text);
@@ -197,8 +234,7 @@ static void write_value(const struct config *c, const struct setting *t, struct 
     case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)field); break;
     default: {
         const char *s = *(char *const *)field;
-        bool secret = !strcmp(t->name, "auth.keys");
-        if (s && *s && secret) s = "***";
+        if (s && *s && is_secret(t)) s = "(not shown)";
         jsontext_string(out, s ? s : "", s ? strlen(s) : 0);
     }
     }

@@ -12,9 +12,13 @@ struct strbuf;
 
 struct config {
     char *api_listen, *ops_listen;
-    int64_t body_bytes_max;
-    double header_s, body_s, keepalive_s, write_stall_s;
-    int64_t connections_max;
+    char *tls_cert, *tls_key, *cors_origins;
+    char *keys_file, *keys;
+    bool metrics_auth;
+    int64_t head_bytes_max, head_fields_max, uri_bytes_max;
+    int64_t body_bytes_max, bodies_bytes_max, body_rate_min;
+    double header_s, body_s, body_rate_after_s, keepalive_s, write_stall_s;
+    int64_t connections_max, h2_streams_max, h2_resets_max;
     bool half_close;
 
     int64_t queue_requests_max; // 0: 64 per worker

@@ -1,4 +1,4 @@
-/* fields: one table of every request field of the chat endpoint: what type and range, and whether this build
+/* fields: the tables of every request field of the endpoints that generate: what type and range, and whether this build
  * honours it, refuses it by name, or knows that it has no effect (docs/api.md). A field that is not in the table is
  * ignored and counted. Pure, any thread. */
 #pragma once
@@ -10,6 +10,9 @@
 struct apierr;
 struct arena;
 struct params;
+struct tokenizer;
+
+enum fields_set { FIELDS_CHAT, FIELDS_COMPLETION }; // of which endpoint
 
 enum field_support {
     FIELD_SUPPORTED,
@@ -18,11 +21,13 @@ enum field_support {
 };
 
 struct field_context { // of one request
+    enum fields_set set;
     struct params *params;
     struct arena *arena;
-    uint32_t vocab_size;       // ids a client may name are below
-    bool late_system_as_user;  // see messages.h
-    uint32_t *lone_surrogates; // added to, for texts parsed inside the body
+    const struct tokenizer *tokenizer; // for ids of a prompt; may be NULL without one
+    uint32_t vocab_size;               // ids a client may name are below
+    bool late_system_as_user;          // see messages.h
+    uint32_t *lone_surrogates;         // added to, for texts parsed inside the body
     const char *
         *unknown; // names of unknown fields, at most FIELDS_UNKNOWN_MAX; they live in the body
     uint32_t unknown_count;
@@ -42,12 +47,13 @@ struct field {
 };
 #define FIELDS_NOWHERE SIZE_MAX
 
-const struct field *fields_chat(size_t *ret_count);
+const struct field *fields_at(enum fields_set set, size_t i); // the i-th of a set; NULL: no more
 
 // In this order the first failure is the answer: types and ranges of every known field, missing ones, combinations.
 int fields_read(struct field_context *c, const json_t *body, struct apierr *e);
 // Afterwards, and after the model's name: refused fields whose value asks for something.
-int fields_capabilities(const json_t *body, const struct params *p, struct apierr *e);
+int fields_capabilities(enum fields_set set, const json_t *body, const struct params *p,
+                        struct apierr *e);
 
 // A whole number: 8, 8.0 and 8e0, not 8.5 and not "8". Refusals name param.
 int fields_int(const json_t *v, const char *param, double min, double max, int64_t *ret,

@@ -4,6 +4,9 @@
 #include "common/mono.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
+#include "router/cors.h"
+#include "router/h1scan.h"
+#include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/nonce.h"
@@ -19,10 +22,27 @@ h2o_iovec_t http_header(const h2o_req_t *req, const char *name) {
     return i < 0 ? h2o_iovec_init(NULL, 0) : req->headers.entries[i].value;
 }
 
-static h2o_iovec_t path_of(const h2o_req_t *req) {
-    size_t len =
-        req->input.query_at < req->input.path.len ? req->input.query_at : req->input.path.len;
-    return h2o_iovec_init(req->input.path.base, len);
+static h2o_iovec_t path_of(const struct http_call *c) {
+    const char *query = c->target.len ? memchr(c->target.base, '?', c->target.len) : NULL;
+    size_t len = query ? (size_t)(query - c->target.base) : c->target.len;
+    return h2o_iovec_init(c->target.base, len);
+}
+
+// RFC 9112, 3.2.2: "GET http://host/path" is "GET /path", and no path is "/", of OPTIONS "*".
+static h2o_iovec_t target_of(h2o_req_t *req) {
+    h2o_iovec_t path = req->input.path;
+    size_t scheme = path.len > 7 && !strncasecmp(path.base, "http://", 7)    ? 7
+                    : path.len > 8 && !strncasecmp(path.base, "https://", 8) ? 8
+                                                                             : 0;
+    if (req->version >= 0x200 || !scheme) return path;
+    size_t at = scheme;
+    while (at < path.len && path.base[at] != '/' && path.base[at] != '?') at++;
+    if (at == scheme) return path; // no authority: no such form
+    if (at < path.len && path.base[at] == '/') return h2o_iovec_init(path.base + at, path.len - at);
+    if (at == path.len && h2o_memis(req->input.method.base, req->input.method.len, "OPTIONS", 7))
+        return h2o_iovec_init(H2O_STRLIT("*"));
+    return h2o_concat(&req->pool, h2o_iovec_init(H2O_STRLIT("/")),
+                      h2o_iovec_init(path.base + at, path.len - at));
 }
 
 // "/models" is "/v1/models"; the table holds the long form where a path has both.
@@ -39,7 +59,7 @@ static bool matches(const struct http_endpoint *ep, h2o_iovec_t path) {
 }
 
 h2o_iovec_t http_path_rest(const struct http_call *c) {
-    h2o_iovec_t path = path_of(c->req);
+    h2o_iovec_t path = path_of(c);
     const char *want = c->endpoint->path;
     size_t n = strlen(want);
     if (path.len < n || memcmp(path.base, want, n)) n -= 3; // the short form
@@ -47,12 +67,11 @@ h2o_iovec_t http_path_rest(const struct http_call *c) {
 }
 
 h2o_iovec_t http_query(const struct http_call *c, const char *key) {
-    const h2o_req_t *req = c->req;
     size_t n = strlen(key);
-    size_t at = req->input.query_at;
-    while (at < req->input.path.len) { // at the '?' or '&' before a pair
-        const char *pair = req->input.path.base + at + 1;
-        size_t left = req->input.path.len - at - 1;
+    size_t at = path_of(c).len;
+    while (at < c->target.len) { // at the '?' or '&' before a pair
+        const char *pair = c->target.base + at + 1;
+        size_t left = c->target.len - at - 1;
         const char *amp = memchr(pair, '&', left);
         size_t len = amp ? (size_t)(amp - pair) : left;
         if (len >= n && !memcmp(pair, key, n) && (len == n || pair[n] == '='))
@@ -64,92 +83,57 @@ h2o_iovec_t http_query(const struct http_call *c, const char *key) {
 
 /* ---- the head ---- */
 
-struct head_facts {
-    unsigned hosts, lengths, codings;
-    bool folded, lengths_differ, other_coding;
-    const char *length;
-    size_t length_len;
-};
-
-static void note_field(struct head_facts *f, const char *line, size_t len) {
-    const char *colon = memchr(line, ':', len);
-    if (line[0] == ' ' || line[0] == '\t') f->folded = true;
-    if (!colon) return;
-    size_t name_len = (size_t)(colon - line);
-    const char *v = colon + 1;
-    size_t v_len = len - name_len - 1;
-    while (v_len && (*v == ' ' || *v == '\t')) v++, v_len--;
-    while (v_len && (v[v_len - 1] == ' ' || v[v_len - 1] == '\t')) v_len--;
-    if (name_len == 4 && !strncasecmp(line, "host", 4)) f->hosts++;
-    if (name_len == 17 && !strncasecmp(line, "transfer-encoding", 17)) {
-        f->codings++;
-        if (v_len != 7 || strncasecmp(v, "chunked", 7)) f->other_coding = true;
+// The raw head stands at the start of the connection's input as long as the request is being handled. conn.c has looked
+// at it before; this is the second lock of that door.
+static int check_raw_head(const h2o_req_t *req, const struct http_limits *limits,
+                          struct apierr *e) {
+    if (req->version >= 0x200) {
+        // After "Upgrade: h2c" the head as it came is gone, and with it the framing of a body.
+        if (req->entity.base && http_header(req, "http2-settings").base)
+            return apierr_set(e, APIERR_BAD_REQUEST, NULL,
+                              "an upgrade to HTTP/2 must come without a body");
+        return ST_OK;
     }
-    if (name_len == 14 && !strncasecmp(line, "content-length", 14)) {
-        bool same = f->lengths && v_len == f->length_len && !memcmp(v, f->length, v_len);
-        if (f->lengths++ && !same) f->lengths_differ = true;
-        f->length = v;
-        f->length_len = v_len;
-    }
-}
-
-int http_check_head(const char *head, size_t len, bool is_http_1_1, struct apierr *e) {
-    struct head_facts f = {0};
-    bool first = true; // the request line
-    for (size_t i = 0; i < len;) {
-        const char *nl = memchr(head + i, '\n', len - i);
-        size_t n = nl ? (size_t)(nl - head) - i : len - i;
-        size_t text = n && head[i + n - 1] == '\r' ? n - 1 : n;
-        if (text == 0) break;
-        if (!first) note_field(&f, head + i, text);
-        first = false;
-        i += n + 1;
-    }
-    const char *why = f.folded                      ? "a header field must not be folded"
-                      : f.hosts > 1                 ? "Host must be given once"
-                      : is_http_1_1 && f.hosts == 0 ? "Host is required"
-                      : f.codings && f.lengths
-                          ? "Transfer-Encoding and Content-Length exclude each other"
-                      : f.lengths_differ                ? "Content-Length must be given once"
-                      : f.codings > 1 || f.other_coding ? "the only transfer coding is chunked"
-                                                        : NULL;
-    return why ? apierr_set(e, APIERR_BAD_REQUEST, NULL, "%s", why) : ST_OK;
-}
-
-// The raw head stands at the start of the connection's input as long as the request is being handled.
-static int check_raw_head(const h2o_req_t *req, struct apierr *e) {
-    if (req->version >= 0x200) return ST_OK;
     const h2o_buffer_t *in = req->conn->callbacks->get_socket(req->conn)->input;
-    const char *end = memmem(in->bytes, in->size, "\r\n\r\n", 4);
-    const char *bare = memmem(in->bytes, in->size, "\n\n", 2);
+    const char *head = in->bytes, *after = in->bytes + in->size;
+    while (head < after && (*head == '\r' || *head == '\n')) head++; // RFC 9112, 2.2
+    size_t left = (size_t)(after - head);
+    const char *end = memmem(head, left, "\r\n\r\n", 4);
+    const char *bare = memmem(head, left, "\n\n", 2);
     if (bare && (!end || bare < end)) end = bare;
-    size_t len = end ? (size_t)(end - in->bytes) : in->size;
-    if (len > HTTP_HEAD_BYTES_MAX)
+    size_t len = end ? (size_t)(end - head) : left;
+    if (len > limits->head_bytes_max)
         return apierr_set(e, APIERR_HEADERS_TOO_LARGE, NULL,
-                          "the request's head must have at most %d bytes, got %zu",
-                          HTTP_HEAD_BYTES_MAX, len);
-    return http_check_head(in->bytes, len, req->version >= 0x101, e);
+                          "the request's head must have at most %zu bytes, got %zu",
+                          limits->head_bytes_max, len);
+    struct h1scan_framing framing;
+    return h1scan_head(head, len, req->version >= 0x101, &framing, e);
 }
 
 static int check_head(const struct http_call *c, struct apierr *e) {
     const h2o_req_t *req = c->req;
-    if (req->input.path.len > HTTP_URI_BYTES_MAX)
+    const struct http_limits *limits = listener_limits(c->listener);
+    if (req->input.path.len > limits->uri_bytes_max)
         return apierr_set(e, APIERR_URI_TOO_LONG, NULL,
-                          "the URI must have at most %d bytes, got %zu", HTTP_URI_BYTES_MAX,
+                          "the URI must have at most %zu bytes, got %zu", limits->uri_bytes_max,
                           req->input.path.len);
+    if (req->headers.size > limits->fields_max)
+        return apierr_set(e, APIERR_HEADERS_TOO_LARGE, NULL,
+                          "the head must have at most %zu fields, got %zu", limits->fields_max,
+                          req->headers.size);
     size_t bytes = 0;
     for (size_t i = 0; i < req->headers.size; i++)
         bytes += req->headers.entries[i].name->len + req->headers.entries[i].value.len + 4;
-    if (bytes > HTTP_HEAD_BYTES_MAX)
+    if (bytes > limits->head_bytes_max)
         return apierr_set(e, APIERR_HEADERS_TOO_LARGE, NULL,
-                          "the header fields must have at most %d bytes, got %zu",
-                          HTTP_HEAD_BYTES_MAX, bytes);
-    int st = check_raw_head(req, e);
+                          "the header fields must have at most %zu bytes, got %zu",
+                          limits->head_bytes_max, bytes);
+    int st = check_raw_head(req, limits, e);
     if (st) return st;
-    if (req->entity.len > listener_body_bytes_max(c->listener))
+    if (req->entity.len > limits->body_bytes_max)
         return apierr_set(e, APIERR_BODY_TOO_LARGE, NULL,
-                          "the body must have at most %zu bytes, got %zu",
-                          listener_body_bytes_max(c->listener), req->entity.len);
+                          "the body must have at most %zu bytes, got %zu", limits->body_bytes_max,
+                          req->entity.len);
     return ST_OK;
 }
 
@@ -183,6 +167,68 @@ int http_check_json_type(const struct http_call *c, struct apierr *e) {
     return ST_OK;
 }
 
+/* ---- keys ---- */
+
+static bool same(h2o_iovec_t a, h2o_iovec_t b) {
+    return a.len == b.len && !memcmp(a.base, b.base, a.len);
+}
+
+// The key of the three headers, which must agree; base NULL: there is none.
+static int find_secret(const h2o_req_t *req, h2o_iovec_t *ret, struct apierr *e) {
+    h2o_iovec_t found = {NULL, 0};
+    for (size_t i = 0; i < req->headers.size; i++) {
+        const h2o_header_t *h = &req->headers.entries[i];
+        h2o_iovec_t v = h->value;
+        if (h2o_memis(h->name->base, h->name->len, H2O_STRLIT("authorization"))) {
+            if (v.len < 7 || strncasecmp(v.base, "Bearer ", 7))
+                return apierr_set(e, APIERR_INVALID_KEY, NULL,
+                                  "Authorization must be of the form: Bearer KEY");
+            v.base += 7, v.len -= 7;
+            while (v.len && *v.base == ' ') v.base++, v.len--;
+        } else if (!h2o_memis(h->name->base, h->name->len, H2O_STRLIT("x-api-key")) &&
+                   !h2o_memis(h->name->base, h->name->len, H2O_STRLIT("api-key"))) {
+            continue;
+        }
+        if (found.base && !same(found, v))
+            return apierr_set(e, APIERR_INVALID_KEY, NULL,
+                              "the keys of Authorization, x-api-key and api-key must agree");
+        found = v;
+    }
+    *ret = found;
+    return ST_OK;
+}
+
+static int take_key(struct http_call *c, struct apierr *e) {
+    h2o_iovec_t secret = {NULL, 0};
+    int st = find_secret(c->req, &secret, e);
+    if (st) return st;
+    if (!secret.len)
+        return apierr_set(e, APIERR_MISSING_KEY, NULL,
+                          "a key is required: Authorization: Bearer KEY");
+    c->key = keys_take(listener_keys(c->listener), secret.base, secret.len);
+    return c->key ? ST_OK : apierr_set(e, APIERR_INVALID_KEY, NULL, "the key is not known here");
+}
+
+static int check_admin(struct http_call *c, struct apierr *e) {
+    if (!keys_any_admin(listener_keys(c->listener))) {
+        if (listener_is_local(c->listener)) return ST_OK;
+        return apierr_set(e, APIERR_FORBIDDEN, NULL,
+                          "without an admin key, administration answers only on a loopback or unix "
+                          "listener");
+    }
+    int st = take_key(c, e);
+    if (st || c->key->is_admin) return st;
+    return apierr_set(e, APIERR_FORBIDDEN, NULL, "administration wants a key of class admin");
+}
+
+static int check_access(struct http_call *c, struct apierr *e) {
+    enum http_access access = c->endpoint ? c->endpoint->access : HTTP_KEYED;
+    bool asked =
+        access == HTTP_KEYED || (access == HTTP_METRICS && listener_metrics_auth(c->listener));
+    if (access == HTTP_ADMIN) return check_admin(c, e);
+    return asked && keys_any(listener_keys(c->listener)) ? take_key(c, e) : ST_OK;
+}
+
 /* ---- dispatch ---- */
 
 static void take_request_id(struct http_call *c) {
@@ -203,15 +249,19 @@ static void take_request_id(struct http_call *c) {
 static void on_call_dispose(void *p) {
     struct http_call *c = p;
     conn_call_end(c->conn, c);
+    keys_give(listener_keys(c->listener), c->key);
 }
 
 static struct http_call *call_new(const struct http_handler *h, h2o_req_t *req) {
     struct http_call *c = h2o_mem_alloc_shared(&req->pool, sizeof *c, on_call_dispose);
-    *c = (struct http_call){
-        .req = req, .listener = h->listener, .app = h->app, .begun_us = mono_us()};
+    *c = (struct http_call){.req = req,
+                            .listener = h->listener,
+                            .app = h->app,
+                            .target = target_of(req),
+                            .begun_us = mono_us()};
     c->conn = conn_of(c);
     take_request_id(c);
-    conn_call_begin(c->conn);
+    conn_call_begin(c->conn, c);
     return c;
 }
 
@@ -258,42 +308,68 @@ void http_wrong_method(struct http_call *c, unsigned methods) {
     strbuf_fini(&body);
 }
 
-static void answer_options(struct http_call *c) {
+static void answer_options(struct http_call *c, unsigned methods) {
+    bool preflight = http_header(c->req, "origin").len &&
+                     http_header(c->req, "access-control-request-method").len &&
+                     cors_on(listener_cors(c->listener));
     char *allow = h2o_mem_alloc_pool(&c->req->pool, ALLOW_BYTES);
-    list_methods(c->endpoint->methods, allow);
-    send_reply(c, &SEND_HEAD(.status = 200, .allow = allow), "", 0);
+    list_methods(methods, allow);
+    if (preflight)
+        send_reply(c, &SEND_HEAD(.status = 204, .preflight = true), "", 0);
+    else
+        send_reply(c, &SEND_HEAD(.status = 200, .allow = allow), "", 0);
 }
 
-static void dispatch(const struct http_handler *h, struct http_call *c) {
-    h2o_iovec_t path = path_of(c->req);
-    for (size_t i = 0; i < h->endpoint_count; i++) {
-        const struct http_endpoint *ep = &h->endpoints[i];
-        if (!matches(ep, path)) continue;
-        c->endpoint = ep;
-        if (is_method(c->req, "OPTIONS"))
-            answer_options(c);
-        else if (ep->methods & http_method_of(c))
-            ep->handle(c);
-        else
-            http_wrong_method(c, ep->methods);
-        return;
-    }
+static void answer_unknown(struct http_call *c) {
+    h2o_iovec_t path = path_of(c);
     struct apierr e;
     char clip[APIERR_CLIP_BYTES];
+    if (is_method(c->req, "OPTIONS") && h2o_memis(path.base, path.len, H2O_STRLIT("*"))) {
+        answer_options(c, HTTP_GET | HTTP_POST); // of the server as a whole
+        return;
+    }
     apierr_set(&e, APIERR_UNKNOWN_URL, NULL, "no such path: %s",
                apierr_clip(clip, path.base, path.len));
     send_reply_error(c, &e);
+}
+
+static void dispatch(struct http_call *c) {
+    const struct http_endpoint *ep = c->endpoint;
+    if (!ep)
+        answer_unknown(c);
+    else if (is_method(c->req, "OPTIONS"))
+        answer_options(c, ep->methods);
+    else if (ep->methods & http_method_of(c))
+        ep->handle(c);
+    else
+        http_wrong_method(c, ep->methods);
+}
+
+static const struct http_endpoint *find_endpoint(const struct http_handler *h, h2o_iovec_t path) {
+    for (size_t i = 0; i < h->endpoint_count; i++)
+        if (matches(&h->endpoints[i], path)) return &h->endpoints[i];
+    return NULL;
 }
 
 int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
     const struct http_handler *h = (const struct http_handler *)self;
     struct http_call *c = call_new(h, req);
     struct apierr e;
+    const struct apierr *refusal = conn_refusal(c->conn);
+    if (refusal && is_method(req, CONN_REFUSED_METHOD)) {
+        req->http1_is_persistent = 0;
+        send_reply_error(c, refusal);
+        return 0;
+    }
     if (check_head(c, &e)) {
         req->http1_is_persistent = 0; // what follows on this connection may be no request at all
         send_reply_error(c, &e);
-    } else {
-        dispatch(h, c);
+        return 0;
     }
+    c->endpoint = find_endpoint(h, path_of(c));
+    if (!is_method(req, "OPTIONS") && check_access(c, &e))
+        send_reply_error(c, &e);
+    else
+        dispatch(c);
     return 0;
 }

@@ -13,15 +13,20 @@
 struct apierr;
 struct conn;
 struct http_call;
+struct key;
 struct listener;
 
 enum {
-    HTTP_HEAD_BYTES_MAX = 32 << 10,
-    HTTP_URI_BYTES_MAX = 8 << 10,
     HTTP_REQUEST_ID_BYTES = 129, // 128 characters and the NUL
 };
 
 enum http_method { HTTP_GET = 1, HTTP_POST = 2, HTTP_PUT = 4, HTTP_DELETE = 8 }; // GET: HEAD too
+enum http_access {
+    HTTP_KEYED,   // with a key, where there are keys
+    HTTP_OPEN,    // always
+    HTTP_METRICS, // without a key unless ops.metrics_auth
+    HTTP_ADMIN,   // with an admin key; without any in the set: on a loopback or unix listener alone
+};
 
 struct http_endpoint {
     const char *path;
@@ -29,6 +34,7 @@ struct http_endpoint {
     unsigned methods; // of enum http_method, or'ed
     void (*handle)(struct http_call *c);
     const char *name; // for metrics and the access log: one of a fixed set
+    enum http_access access;
 };
 
 struct http_call {
@@ -37,8 +43,10 @@ struct http_call {
     struct conn *conn;
     const struct http_endpoint *endpoint; // NULL: none
     void *app;                            // the listener's owner
-    uint64_t begun_us;                    // monotonic: the whole body is here
-    int status;                           // sent, or 499; 0: none yet
+    h2o_iovec_t target; // path and query; of an absolute-form target what is behind the authority
+    struct key *key;    // NULL: none was asked for
+    uint64_t begun_us;  // monotonic: the whole body is here
+    int status;         // sent, or 499; 0: none yet
     size_t bytes_out;
     struct access_facts facts;
     bool has_client_id; // request_id came with X-Request-Id
@@ -67,7 +75,3 @@ h2o_iovec_t http_path_rest(const struct http_call *c);
 h2o_iovec_t http_query(const struct http_call *c, const char *key);
 // Media type, charset and encoding of a JSON body.
 int http_check_json_type(const struct http_call *c, struct apierr *e);
-
-// The head of an HTTP/1 request as it came, request line first: exactly one Host (1.1), one Content-Length at most,
-// not both framings, no other coding than chunked. Pure; for tests too.
-int http_check_head(const char *head, size_t len, bool is_http_1_1, struct apierr *e);

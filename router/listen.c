@@ -1,123 +1,36 @@
-/* listen: see listen.h. */
+/* listen: see listen.h. Sockets and the h2o context; connections and the sweep are conn.c's. */
 #include "router/listen.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "router/http.h"
-#include "router/metrics.h"
-#include "router/send.h"
+#include "router/listen_int.h"
+#include "router/tls.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 enum {
-    SWEEP_MS = 250,
     SEND_BUFFER_BYTES = 64 << 10, // so that a client that does not read is felt at once
     BACKLOG = 4096,
     BODY_SLACK_BYTES = 64 << 10,
-    BODY_RATE_MIN = 1024, // bytes a second, measured after
-    BODY_RATE_AFTER_S = 10,
-    RESETS_MAX = 200, // of HTTP/2 streams on one connection within
-    RESETS_WINDOW_MS = 10000,
-    URL_BYTES = 160,
-    REMOTE_BYTES = 72,
+    FULL_GRACE_MS = 1000,   // a connection over the limit waits so long before it is turned away
+    FDS_KEPT = 256,         // for workers, files and the other listener
+    SPILL_BYTES = 32 << 20, // a buffer of this size is an unlinked file, mapped
 };
-
-struct conn {
-    struct listener *listener;
-    h2o_socket_t *sock;
-    TAILQ_ENTRY(conn) link;
-    uint32_t busy; // requests in handlers
-    uint64_t idle_since_ms;
-    bool is_http2;
-    uint32_t resets; // since resets_since_ms
-    uint64_t resets_since_ms;
-    char remote[REMOTE_BYTES];
-};
-TAILQ_HEAD(conn_list, conn);
-
-struct listener {
-    struct listener_config config;
-    h2o_globalconf_t global;
-    h2o_context_t ctx;
-    h2o_accept_ctx_t accept_ctx;
-    union {
-        uv_handle_t handle;
-        uv_stream_t stream;
-        uv_tcp_t tcp;
-        uv_pipe_t pipe;
-    } socket;
-    uv_timer_t sweep;
-    uv_prepare_t prepare;
-    struct conn_list conns;
-    uint32_t conn_count;
-    bool accept_paused; // at connections_max: one connection waits to be accepted
-    bool draining, stopped;
-    struct send_set sends;
-    char url[URL_BYTES];
-    char *unix_path;  // NULL: TCP
-    unsigned closing; // handles not closed yet
-    void (*closed)(void *arg);
-    void *closed_arg;
-};
-
-/* ---- connections ---- */
-
-static void cut(struct conn *c) {
-    shutdown(h2o_socket_get_fd(c->sock), SHUT_RDWR);
-}
-
-static void on_conn_closed(void *data) {
-    struct conn *c = data;
-    struct listener *l = c->listener;
-    TAILQ_REMOVE(&l->conns, c, link);
-    l->conn_count--;
-    metrics_connections(l->config.metrics, c->is_http2, -1);
-    free(c);
-}
-
-static void name_remote(struct conn *c, const uv_stream_t *stream) {
-    struct sockaddr_storage sa;
-    int len = sizeof sa;
-    char ip[INET6_ADDRSTRLEN];
-    strcpy(c->remote, "unix");
-    if (stream->type != UV_TCP) return;
-    strcpy(c->remote, "unknown");
-    if (uv_tcp_getpeername((const uv_tcp_t *)stream, (struct sockaddr *)&sa, &len)) return;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&sa;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&sa;
-    if (sa.ss_family == AF_INET) {
-        uv_ip4_name(v4, ip, sizeof ip);
-        snprintf(c->remote, sizeof c->remote, "%s:%d", ip, ntohs(v4->sin_port));
-    } else {
-        uv_ip6_name(v6, ip, sizeof ip);
-        snprintf(c->remote, sizeof c->remote, "[%s]:%d", ip, ntohs(v6->sin6_port));
-    }
-}
-
-static void take_conn(struct listener *l, uv_stream_t *stream) {
-    struct conn *c = mem_calloc(1, sizeof *c);
-    c->listener = l;
-    c->idle_since_ms = c->resets_since_ms = mono_ms();
-    name_remote(c, stream);
-    TAILQ_INSERT_TAIL(&l->conns, c, link);
-    l->conn_count++;
-    metrics_connections(l->config.metrics, false, 1);
-    c->sock = h2o_uv_socket_create(stream, (uv_close_cb)free);
-    c->sock->on_close.cb = on_conn_closed;
-    c->sock->on_close.data = c;
-    h2o_accept(&l->accept_ctx, c->sock);
-}
 
 // A network that died without a word is found by its unanswered bytes, in the time a stalled client has.
 static void tune_tcp(const struct listener *l, uv_tcp_t *t) {
@@ -128,10 +41,9 @@ static void tune_tcp(const struct listener *l, uv_tcp_t *t) {
         setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
-static void accept_one(struct listener *l) {
+static uv_stream_t *accept_stream(struct listener *l) {
     uv_stream_t *stream;
-    bool tcp = !l->unix_path;
-    if (tcp) {
+    if (!l->unix_path) {
         uv_tcp_t *t = mem_calloc(1, sizeof *t);
         uv_tcp_init(l->config.loop, t);
         stream = (uv_stream_t *)t;
@@ -142,110 +54,60 @@ static void accept_one(struct listener *l) {
     }
     if (uv_accept(&l->socket.stream, stream)) {
         uv_close((uv_handle_t *)stream, (uv_close_cb)free);
-        return;
+        return NULL;
     }
+    return stream;
+}
+
+static void accept_one(struct listener *l) {
+    uv_stream_t *stream = accept_stream(l);
+    if (!stream) return;
     int bytes = SEND_BUFFER_BYTES;
     uv_send_buffer_size((uv_handle_t *)stream, &bytes);
-    if (tcp) tune_tcp(l, (uv_tcp_t *)stream);
-    take_conn(l, stream);
+    if (!l->unix_path) tune_tcp(l, (uv_tcp_t *)stream);
+    conn_take(l, stream);
+}
+
+// All places are taken: an answer without a look at the request, and the end.
+static void turn_away(struct listener *l) {
+    uv_stream_t *stream = accept_stream(l);
+    int fd;
+    if (!stream) return;
+    if (!l->tls && !uv_fileno((uv_handle_t *)stream, &fd))
+        conn_answer_fd(fd, APIERR_OVERLOADED, "all connections are taken", l->config.metrics);
+    uv_close((uv_handle_t *)stream, (uv_close_cb)free);
 }
 
 // libuv stops to listen until a waiting connection is accepted: that is how accepting pauses.
 static void on_connection(uv_stream_t *server, int status) {
     struct listener *l = server->data;
     if (status < 0 || l->stopped) return;
-    if (l->conn_count >= l->config.connections_max)
+    if (l->conn_count < l->config.connections_max) {
+        accept_one(l);
+    } else if (l->full_since_ms && mono_ms() - l->full_since_ms >= FULL_GRACE_MS) {
+        turn_away(l);
+    } else {
         l->accept_paused = true;
+        if (!l->full_since_ms) l->full_since_ms = mono_ms();
+    }
+}
+
+void listener_room(struct listener *l, uint64_t now_ms) {
+    bool room = l->conn_count < l->config.connections_max;
+    if (room) l->full_since_ms = 0;
+    if (!l->accept_paused || l->stopped) return;
+    if (!room && now_ms - l->full_since_ms < FULL_GRACE_MS) return;
+    l->accept_paused = false;
+    if (room)
+        accept_one(l);
     else
-        accept_one(l);
-}
-
-struct conn *conn_of(struct http_call *c) {
-    return c->req->conn->callbacks->get_socket(c->req->conn)->on_close.data;
-}
-
-const char *conn_remote(const struct conn *conn) {
-    return conn->remote;
-}
-
-void conn_call_begin(struct conn *conn) {
-    conn->busy++;
-}
-
-void conn_call_end(struct conn *conn, struct http_call *c) {
-    struct listener *l = conn->listener;
-    uint64_t now = mono_ms();
-    bool is_http2 = c->req->version >= 0x200;
-    if (is_http2 && !conn->is_http2) {
-        conn->is_http2 = true;
-        metrics_connections(l->config.metrics, false, -1);
-        metrics_connections(l->config.metrics, true, 1);
-    }
-    if (--conn->busy == 0) conn->idle_since_ms = now;
-    if (is_http2 && c->status == 499) {
-        if (now - conn->resets_since_ms > RESETS_WINDOW_MS) {
-            conn->resets_since_ms = now;
-            conn->resets = 0;
-        }
-        conn->resets++;
-    }
-    if (l->config.on_call_over) l->config.on_call_over(l->config.app, c);
-}
-
-/* ---- the sweep: what h2o has no timer for ---- */
-
-struct slow {
-    const struct listener *l;
-    const struct timeval *now;
-};
-
-static double seconds_since(const struct timeval *then, const struct timeval *now) {
-    return (double)(now->tv_sec - then->tv_sec) + (double)(now->tv_usec - then->tv_usec) / 1e6;
-}
-
-// A request whose handler has not been reached: is it late?
-static int cut_if_slow(h2o_req_t *req, void *arg) {
-    const struct slow *s = arg;
-    if (req->processed_at.at.tv_sec || !req->timestamps.request_begin_at.tv_sec) return 0;
-    h2o_socket_t *sock = req->conn->callbacks->get_socket(req->conn);
-    bool in_body = req->timestamps.request_body_begin_at.tv_sec != 0;
-    const struct timeval *since =
-        in_body ? &req->timestamps.request_body_begin_at : &req->timestamps.request_begin_at;
-    double age = seconds_since(since, s->now);
-    bool late = age > (in_body ? s->l->config.body_s : s->l->config.header_s);
-    bool crawls = in_body && req->version < 0x200 && age > BODY_RATE_AFTER_S &&
-                  (double)sock->input->size < age * BODY_RATE_MIN;
-    if (late || crawls) shutdown(h2o_socket_get_fd(sock), SHUT_RDWR);
-    return 0;
-}
-
-static void sweep_conns(struct listener *l, uint64_t now) {
-    uint64_t keepalive_ms = (uint64_t)(l->config.keepalive_s * 1000);
-    struct conn *c;
-    TAILQ_FOREACH(c, &l->conns, link) {
-        bool idle = c->busy == 0 && c->sock->input->size == 0;
-        if (idle && !c->is_http2 && (l->stopped || now - c->idle_since_ms > keepalive_ms)) cut(c);
-        if (c->resets > RESETS_MAX) cut(c);
-    }
-}
-
-static void on_sweep(uv_timer_t *t) {
-    struct listener *l = t->data;
-    uint64_t now = mono_ms();
-    struct slow s = {l, h2o_get_timestamp(&l->ctx, NULL, NULL)};
-    l->global.http1.callbacks.foreach_request(&l->ctx, cut_if_slow, &s);
-    l->global.http2.callbacks.foreach_request(&l->ctx, cut_if_slow, &s);
-    sweep_conns(l, now);
-    send_set_sweep(&l->sends, now, (uint64_t)(l->config.write_stall_s * 1000));
-    if (l->accept_paused && !l->stopped && l->conn_count < l->config.connections_max) {
-        l->accept_paused = false;
-        accept_one(l);
-    }
+        turn_away(l);
 }
 
 static void on_prepare(uv_prepare_t *p) {
     struct listener *l = p->data;
     send_set_flush(&l->sends);
+    conn_hook(l);
 }
 
 /* ---- opening ---- */
@@ -332,7 +194,8 @@ static void name_url(struct listener *l) {
         uv_ip6_name((struct sockaddr_in6 *)&sa, ip, sizeof ip);
     else
         uv_ip4_name((struct sockaddr_in *)&sa, ip, sizeof ip);
-    snprintf(l->url, sizeof l->url, v6 ? "http://[%s]:%d" : "http://%s:%d", ip, port);
+    snprintf(l->url, sizeof l->url, v6 ? "%s://[%s]:%d" : "%s://%s:%d", l->tls ? "https" : "http",
+             ip, port);
 }
 
 static int bind_tcp(struct listener *l, const char *address, struct err *e) {
@@ -346,17 +209,30 @@ static int bind_tcp(struct listener *l, const char *address, struct err *e) {
     return ST_OK;
 }
 
+// Process-wide, the same for every listener: h2o's input buffers beyond SPILL_BYTES live in files. A disk that is full
+// ends the connection, not the process: h2o allocates the file's blocks before it maps them.
+static void setup_spill(void) {
+    const char *dir = getenv("TMPDIR");
+    char *path = h2o_socket_buffer_mmap_settings.fn_template;
+    size_t room = sizeof h2o_socket_buffer_mmap_settings.fn_template;
+    h2o_socket_buffer_mmap_settings.threshold = SPILL_BYTES;
+    int n = snprintf(path, room, "%s/railyard-body.XXXXXX", dir && *dir ? dir : "/tmp");
+    if (n < 0 || (size_t)n >= room) strcpy(path, "/tmp/railyard-body.XXXXXX");
+}
+
 static void setup_h2o(struct listener *l) {
     const struct listener_config *c = &l->config;
     h2o_config_init(&l->global);
+    setup_spill();
     l->global.server_name = h2o_iovec_init(H2O_STRLIT("railyard"));
     // h2o's one timer covers head, body and idling together and never restarts; the sweep has the finer limits.
     l->global.http1.req_timeout = (uint64_t)((c->keepalive_s + c->header_s + c->body_s) * 1000);
     l->global.http2.idle_timeout = (uint64_t)(c->keepalive_s * 1000);
     l->global.http2.graceful_shutdown_timeout = 0;
+    l->global.http2.max_concurrent_requests_per_connection = c->h2_streams_max;
     // Past its own limit h2o answers in plain text, before the handler. http.c has the exact limit and the proper
     // answer; h2o's is only what stops a body that goes on and on.
-    l->global.max_request_entity_size = c->body_bytes_max + BODY_SLACK_BYTES;
+    l->global.max_request_entity_size = c->limits.body_bytes_max + BODY_SLACK_BYTES;
     h2o_hostconf_t *host =
         h2o_config_register_host(&l->global, h2o_iovec_init(H2O_STRLIT("default")), 65535);
     h2o_pathconf_t *paths[] = {h2o_config_register_path(host, "/", 0), &host->fallback_path};
@@ -375,17 +251,34 @@ static void setup_h2o(struct listener *l) {
 
 static void on_failed_closed(uv_handle_t *h) {
     struct listener *l = h->data;
+    SSL_CTX_free(l->tls);
     free(l->unix_path);
     free(l);
+}
+
+// Some descriptors are for the rest: workers, files, the other listener, and the second one by which send.c watches an
+// HTTP/1 client while it is being answered (without it a hang-up shows at the next write).
+static uint32_t fd_bound(uint32_t connections_max) {
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == RLIM_INFINITY) return connections_max;
+    uint64_t fds = r.rlim_cur > 2 * FDS_KEPT ? r.rlim_cur - FDS_KEPT : r.rlim_cur / 2;
+    if (connections_max <= fds) return connections_max;
+    log_warn("connections", "wanted=%u possible=%llu reason=\"descriptors: %llu\"", connections_max,
+             (unsigned long long)fds, (unsigned long long)r.rlim_cur);
+    return (uint32_t)fds;
 }
 
 int listener_new(struct listener **ret, const struct listener_config *c, struct err *e) {
     struct listener *l = mem_calloc(1, sizeof *l);
     l->config = *c;
     TAILQ_INIT(&l->conns);
+    TAILQ_INIT(&l->unhooked);
     bool is_unix = !strncmp(c->address, "unix:", 5);
+    l->config.connections_max = fd_bound(c->connections_max);
     int st = is_unix ? bind_unix(l, c->address + 5, e) : bind_tcp(l, c->address, e);
     l->socket.handle.data = l;
+    if (!st && c->tls_cert && *c->tls_cert) st = tls_open(&l->tls, c->tls_cert, c->tls_key, e);
+    if (l->tls && !is_unix) name_url(l);
     int rc = st ? 0 : uv_listen(&l->socket.stream, BACKLOG, on_connection);
     if (rc) st = err_set(e, ST_IO, "listen on '%.100s': %s", c->address, uv_strerror(rc));
     if (st) {
@@ -397,7 +290,7 @@ int listener_new(struct listener **ret, const struct listener_config *c, struct 
     uv_timer_init(c->loop, &l->sweep);
     uv_prepare_init(c->loop, &l->prepare);
     l->sweep.data = l->prepare.data = l;
-    uv_timer_start(&l->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+    uv_timer_start(&l->sweep, conn_sweep, CONN_SWEEP_MS, CONN_SWEEP_MS);
     uv_prepare_start(&l->prepare, on_prepare);
     *ret = l;
     return ST_OK;
@@ -411,8 +304,30 @@ struct send_set *listener_sends(struct listener *l) {
     return &l->sends;
 }
 
-size_t listener_body_bytes_max(const struct listener *l) {
-    return l->config.body_bytes_max;
+const struct http_limits *listener_limits(const struct listener *l) {
+    return &l->config.limits;
+}
+
+struct keys *listener_keys(const struct listener *l) {
+    return l->config.keys;
+}
+
+const struct cors *listener_cors(const struct listener *l) {
+    return &l->config.cors;
+}
+
+bool listener_metrics_auth(const struct listener *l) {
+    return l->config.metrics_auth;
+}
+
+int listener_reload_tls(struct listener *l, struct err *e) {
+    SSL_CTX *fresh;
+    if (!l->tls) return ST_OK;
+    int st = tls_open(&fresh, l->config.tls_cert, l->config.tls_key, e);
+    if (st) return st;
+    SSL_CTX_free(l->tls); // connections hold their own
+    l->tls = fresh;
+    return ST_OK;
 }
 
 struct metrics *listener_metrics(const struct listener *l) {
@@ -420,7 +335,8 @@ struct metrics *listener_metrics(const struct listener *l) {
 }
 
 bool listener_is_local(const struct listener *l) {
-    static const char *const local[] = {"unix:", "http://127.", "http://[::1]"};
+    static const char *const local[] = {"unix:", "http://127.", "https://127.", "http://[::1]",
+                                        "https://[::1]"};
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)
         if (!strncmp(l->url, local[i], strlen(local[i]))) return true;
     return false;
@@ -454,6 +370,7 @@ static void on_handle_closed(uv_handle_t *h) {
     void (*closed)(void *) = l->closed;
     void *arg = l->closed_arg;
     h2o_config_dispose(&l->global);
+    SSL_CTX_free(l->tls);
     free(l->unix_path);
     free(l);
     closed(arg);
@@ -466,12 +383,12 @@ void listener_stop(struct listener *l) {
     l->closing++;
     uv_close(&l->socket.handle, on_handle_closed);
     if (l->unix_path) unlink(l->unix_path);
-    sweep_conns(l, mono_ms());
+    conn_cut_idle(l);
 }
 
 void listener_cut(struct listener *l) {
     struct conn *c;
-    TAILQ_FOREACH(c, &l->conns, link) cut(c);
+    TAILQ_FOREACH(c, &l->conns, link) conn_cut(c);
 }
 
 void listener_close(struct listener *l, void (*closed)(void *arg), void *arg) {

@@ -6,12 +6,19 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "router/cors.h"
+
 struct err;
 struct http_call;
 struct http_endpoint;
+struct keys;
 struct listener; // defined in listen.c
 struct metrics;
 struct send_set;
+
+struct http_limits {
+    size_t head_bytes_max, fields_max, uri_bytes_max, body_bytes_max;
+};
 
 struct listener_config {
     uv_loop_t *loop;
@@ -22,10 +29,17 @@ struct listener_config {
     struct metrics *metrics;
     // A request is over (answered or abandoned): for the access log. May be NULL.
     void (*on_call_over)(void *app, struct http_call *c);
-    size_t body_bytes_max;
+    struct http_limits limits;
+    size_t bodies_bytes_max; // of bodies still coming, on all connections
     double header_s, body_s, keepalive_s, write_stall_s;
+    double body_rate_min, body_rate_after_s; // bytes a second, measured over so long
+    uint32_t h2_streams_max, h2_resets_max;
     uint32_t connections_max;
     bool half_close;
+    const char *tls_cert, *tls_key; // files; NULL or "": plain text
+    struct keys *keys;
+    struct cors cors;
+    bool metrics_auth;
     int overload_status; // of full queues: 429, 503 or 529
 };
 
@@ -33,7 +47,12 @@ struct listener_config {
 int listener_new(struct listener **ret, const struct listener_config *c, struct err *e);
 const char *listener_url(const struct listener *l); // "http://127.0.0.1:8000", "unix:/path"
 struct send_set *listener_sends(struct listener *l);
-size_t listener_body_bytes_max(const struct listener *l);
+const struct http_limits *listener_limits(const struct listener *l);
+struct keys *listener_keys(const struct listener *l);
+const struct cors *listener_cors(const struct listener *l);
+bool listener_metrics_auth(const struct listener *l);
+// Reads certificate and key again, for new connections. A failure leaves the old ones.
+int listener_reload_tls(struct listener *l, struct err *e);
 struct metrics *listener_metrics(const struct listener *l);
 bool listener_is_local(const struct listener *l); // a loopback address or a unix socket
 int listener_overload_status(const struct listener *l);
@@ -48,9 +67,13 @@ void listener_cut(struct listener *l);
 // Gives everything back: connections must be none (listener_connections), then the loop must turn until closed is called.
 void listener_close(struct listener *l, void (*closed)(void *arg), void *arg);
 
-/* For http.c: a request begins and ends on a connection. */
+/* For http.c, in conn.c: a request begins and ends on a connection. */
 struct conn;
 struct conn *conn_of(struct http_call *c);
-void conn_call_begin(struct conn *conn);
+void conn_call_begin(struct conn *conn, const struct http_call *c);
 void conn_call_end(struct conn *conn, struct http_call *c);
+// Why the bytes of a request were refused before h2o saw them; a request of the method CONN_REFUSED_METHOD stands in its
+// place. NULL: they were not.
+const struct apierr *conn_refusal(const struct conn *conn);
+#define CONN_REFUSED_METHOD "REFUSED"
 const char *conn_remote(const struct conn *conn);

@@ -67,22 +67,24 @@ const struct histogram_form http_seconds_form = {"railyard_http_request_seconds"
                                                  S, REQUEST_TIMES};
 
 const char *const metric_endpoints[METRIC_ENDPOINTS] = {
-    "chat_completions", "models",  "tokenize", "health", "livez",
-    "readyz",           "metrics", "version",  "admin",  "none"};
-const int metric_statuses[METRIC_STATUSES] = {200, 400, 403, 404, 405, 413, 414, 415,
-                                              429, 431, 499, 500, 503, 504, 529, 0};
+    "chat_completions", "completions", "render", "models", "tokenize",
+    "detokenize",       "health",      "livez",  "readyz", "metrics",
+    "version",          "admin",       "openapi", "none"};
+const int metric_statuses[METRIC_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 414,
+                                              415, 429, 431, 499, 500, 503, 504, 529, 0};
 
 struct metrics *metrics_new(const char *model_name) {
     struct metrics *m = mem_calloc(1, sizeof *m);
     m->model_name = mem_strdup(model_name);
-    pthread_mutex_init(&m->unknown_lock, NULL);
+    pthread_mutex_init(&m->names_lock, NULL);
     return m;
 }
 
 void metrics_free(struct metrics *m) {
     if (!m) return;
     for (size_t i = 0; i < m->unknown_count; i++) free(m->unknown[i].name);
-    pthread_mutex_destroy(&m->unknown_lock);
+    for (size_t i = 0; i < m->key_count; i++) free(m->keys[i].name);
+    pthread_mutex_destroy(&m->names_lock);
     free(m->model_name);
     free(m);
 }
@@ -170,6 +172,20 @@ void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tok
     if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_counts[rank].prompt_tokens, prompt_tokens);
 }
 
+void metrics_key_tokens(struct metrics *m, const char *key, uint64_t prompt, uint64_t generated) {
+    pthread_mutex_lock(&m->names_lock);
+    size_t i = 0;
+    while (i < m->key_count && strcmp(m->keys[i].name, key)) i++;
+    if (i == METRIC_KEYS) i--;
+    if (i == m->key_count) {
+        m->keys[i].name = mem_strdup(i == METRIC_KEYS - 1 ? "other" : key);
+        m->key_count++;
+    }
+    m->keys[i].prompt += prompt;
+    m->keys[i].generated += generated;
+    pthread_mutex_unlock(&m->names_lock);
+}
+
 // A name that could be a field's, else "other": it becomes a label.
 static bool is_plain_name(const char *s) {
     size_t n = strlen(s);
@@ -181,7 +197,7 @@ static bool is_plain_name(const char *s) {
 }
 
 void metrics_unknown_field(struct metrics *m, const char *name) {
-    pthread_mutex_lock(&m->unknown_lock);
+    pthread_mutex_lock(&m->names_lock);
     size_t i = 0;
     while (i < m->unknown_count && strcmp(m->unknown[i].name, name)) i++;
     if (i < m->unknown_count) {
@@ -193,7 +209,7 @@ void metrics_unknown_field(struct metrics *m, const char *name) {
     } else {
         m->unknown_other++;
     }
-    pthread_mutex_unlock(&m->unknown_lock);
+    pthread_mutex_unlock(&m->names_lock);
 }
 
 void metrics_http(struct metrics *m, const char *endpoint, int status, double seconds) {

@@ -96,6 +96,7 @@ void metrics_client_closed(struct metrics *m, enum metric_phase phase);
 void metrics_resume(struct metrics *m, enum metric_resume result, enum metric_cause cause);
 void metrics_success(struct metrics *m, enum metric_reason reason);
 void metrics_error(struct metrics *m, enum apierr_code code); // also counts rejections
+void metrics_key_tokens(struct metrics *m, const char *key, uint64_t prompt, uint64_t generated);
 void metrics_unknown_field(struct metrics *m, const char *name);
 // endpoint: one of the fixed set (http_endpoint.name), NULL for none.
 void metrics_http(struct metrics *m, const char *endpoint, int status, double seconds);

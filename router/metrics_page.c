@@ -234,13 +234,26 @@ static void http(struct page *p) {
 
 static void unknown_fields(struct page *p) {
     family(p, "railyard_unknown_fields_total", "counter", "Request fields that nobody knows");
-    pthread_mutex_lock(&p->m->unknown_lock);
+    pthread_mutex_lock(&p->m->names_lock);
     for (size_t i = 0; i < p->m->unknown_count; i++)
         strbuf_printf(p->out, "railyard_unknown_fields_total{field=\"%s\"} %" PRIu64 "\n",
                       p->m->unknown[i].name, p->m->unknown[i].count);
     uint64_t other = p->m->unknown_other;
-    pthread_mutex_unlock(&p->m->unknown_lock);
+    pthread_mutex_unlock(&p->m->names_lock);
     strbuf_printf(p->out, "railyard_unknown_fields_total{field=\"other\"} %" PRIu64 "\n", other);
+}
+
+static void key_tokens(struct page *p) {
+    family(p, "railyard_key_tokens_total", "counter", "Tokens by the client's key");
+    pthread_mutex_lock(&p->m->names_lock);
+    for (size_t i = 0; i < p->m->key_count; i++) {
+        const struct metric_key *k = &p->m->keys[i];
+        strbuf_printf(p->out,
+                      "railyard_key_tokens_total{key=\"%s\",kind=\"prompt\"} %" PRIu64
+                      "\nrailyard_key_tokens_total{key=\"%s\",kind=\"generation\"} %" PRIu64 "\n",
+                      k->name, k->prompt, k->name, k->generated);
+    }
+    pthread_mutex_unlock(&p->m->names_lock);
 }
 
 static double running(const struct snapshot_worker *w, uint64_t now) {
@@ -379,6 +392,7 @@ void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
     by_code(&p, "railyard_rejected_total", "Requests turned away by admission", "reason", true);
     http(&p);
     unknown_fields(&p);
+    key_tokens(&p);
     workers(&p);
     process(&p);
 }

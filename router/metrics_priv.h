@@ -10,8 +10,9 @@ enum {
     HISTOGRAM_BUCKETS_MAX = 24,
     UNKNOWN_NAMES = 64,
     UNKNOWN_NAME_MAX = 48,
-    METRIC_ENDPOINTS = 10, // the last one: none
-    METRIC_STATUSES = 16,  // the last one: any other
+    METRIC_ENDPOINTS = 14, // the last one: none
+    METRIC_STATUSES = 19,  // the last one: any other
+    METRIC_KEYS = 256,     // names; the rest is counted together
 };
 
 typedef _Atomic uint64_t counter;
@@ -53,13 +54,18 @@ struct metrics {
     } worker_counts[SNAPSHOT_WORKERS_MAX];
     struct histogram worker_rounds[SNAPSHOT_WORKERS_MAX];
 
-    pthread_mutex_t unknown_lock; // of the rest
+    pthread_mutex_t names_lock; // of the rest
     struct {
         char *name;
         uint64_t count;
     } unknown[UNKNOWN_NAMES];
     size_t unknown_count;
     uint64_t unknown_other;
+    struct metric_key {
+        char *name;
+        uint64_t prompt, generated;
+    } keys[METRIC_KEYS];
+    size_t key_count;
 };
 
 extern const struct histogram_form histogram_forms[METRIC_HISTOGRAM_COUNT];

@@ -17,6 +17,7 @@
 enum {
     OPS_CONNECTIONS_MAX = 1024,
     OPS_BODY_BYTES_MAX = 64 << 10,
+    OPS_BODIES_BYTES_MAX = 8 << 20,
     OPS_CUT_MS = 500, // a reply under way at the stop gets this long
 };
 
@@ -31,21 +32,21 @@ struct ops {
 };
 
 static const struct http_endpoint endpoints[] = {
-    {"/livez", false, HTTP_GET, api_status_livez, "livez"},
-    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz"},
-    {"/health", false, HTTP_GET, api_status_health, "health"},
-    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
-    {"/version", false, HTTP_GET, api_status_version, "version"},
-    {"/admin/v1/workers", false, HTTP_GET, api_status_workers, "admin"},
-    {"/admin/v1/workers/", true, HTTP_GET | HTTP_POST, admin_handle_worker, "admin"},
-    {"/admin/v1/restart", false, HTTP_POST, admin_handle_restart, "admin"},
-    {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin"},
-    {"/admin/v1/drain", false, HTTP_POST, admin_handle_drain, "admin"},
-    {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin"},
-    {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin"},
-    {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin"},
-    {"/admin/v1/config", false, HTTP_GET, admin_handle_config, "admin"},
-    {"/admin/v1/log_level", false, HTTP_PUT, admin_handle_log_level, "admin"},
+    {"/livez", false, HTTP_GET, api_status_livez, "livez", HTTP_OPEN},
+    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz", HTTP_OPEN},
+    {"/health", false, HTTP_GET, api_status_health, "health", HTTP_OPEN},
+    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics", HTTP_METRICS},
+    {"/version", false, HTTP_GET, api_status_version, "version", HTTP_METRICS},
+    {"/admin/v1/workers", false, HTTP_GET, api_status_workers, "admin", HTTP_ADMIN},
+    {"/admin/v1/workers/", true, HTTP_GET | HTTP_POST, admin_handle_worker, "admin", HTTP_ADMIN},
+    {"/admin/v1/restart", false, HTTP_POST, admin_handle_restart, "admin", HTTP_ADMIN},
+    {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin", HTTP_ADMIN},
+    {"/admin/v1/drain", false, HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
+    {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin", HTTP_ADMIN},
+    {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin", HTTP_ADMIN},
+    {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin", HTTP_ADMIN},
+    {"/admin/v1/config", false, HTTP_GET, admin_handle_config, "admin", HTTP_ADMIN},
+    {"/admin/v1/log_level", false, HTTP_PUT, admin_handle_log_level, "admin", HTTP_ADMIN},
 };
 
 static void on_closed(void *arg) {
@@ -82,7 +83,7 @@ static void run(void *arg) {
 }
 
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct admin *admin, struct err *e) {
+              struct admin *admin, struct keys *keys, struct err *e) {
     struct ops *o = mem_calloc(1, sizeof *o);
     o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s, .admin = admin};
     uv_loop_init(&o->loop);
@@ -93,7 +94,17 @@ int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struc
         .endpoints = endpoints,
         .endpoint_count = sizeof endpoints / sizeof *endpoints,
         .metrics = m,
-        .body_bytes_max = OPS_BODY_BYTES_MAX,
+        .limits = {.head_bytes_max = (size_t)c->head_bytes_max,
+                   .fields_max = (size_t)c->head_fields_max,
+                   .uri_bytes_max = (size_t)c->uri_bytes_max,
+                   .body_bytes_max = OPS_BODY_BYTES_MAX},
+        .bodies_bytes_max = OPS_BODIES_BYTES_MAX,
+        .body_rate_min = (double)c->body_rate_min,
+        .body_rate_after_s = c->body_rate_after_s,
+        .h2_streams_max = (uint32_t)c->h2_streams_max,
+        .h2_resets_max = (uint32_t)c->h2_resets_max,
+        .keys = keys,
+        .metrics_auth = c->metrics_auth,
         .header_s = c->header_s,
         .body_s = c->body_s,
         .keepalive_s = c->keepalive_s,

@@ -6,11 +6,12 @@
 struct admin;
 struct config;
 struct err;
+struct keys;
 struct metrics;
 struct ops; // defined in ops.c
 struct snapshots;
 
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct admin *admin, struct err *e);
+              struct admin *admin, struct keys *keys, struct err *e);
 const char *ops_url(const struct ops *o);
 void ops_stop(struct ops *o); // once in a process: its thread sleeps on until the end; NULL is fine

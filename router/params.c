@@ -13,6 +13,8 @@ void params_init(struct params *p, const struct model *m, bool openai_defaults) 
         .include_reasoning = true,
         .add_generation_prompt = true,
         .draft = true,
+        .parallel_calls = true,
+        .think_budget = -1,
     };
     if (openai_defaults) return;
     p->temperature = m->sampling.temperature;
@@ -24,5 +26,7 @@ void params_init(struct params *p, const struct model *m, bool openai_defaults) 
 
 void params_fini(struct params *p) {
     json_decref(p->messages);
-    p->messages = NULL;
+    json_decref(p->tools);
+    json_decref(p->prompts);
+    p->messages = p->tools = p->prompts = NULL;
 }

@@ -15,18 +15,32 @@ enum {
     PARAMS_STOP_BYTES_MAX = 1024,
     PARAMS_STOP_IDS_MAX = 64,
     PARAMS_BIAS_MAX = 1024,
-    PARAMS_TEXT_BYTES_MAX = 1024, // user, cache_salt and their kin
+    PARAMS_BIAS_FORBIDS = -100,
+    PARAMS_TEXT_BYTES_MAX = 1024,  // user, cache_salt and their kin
+    PARAMS_PROMPTS_MAX = 32,       // of a completion, times n
+    PARAMS_ROOM_LEFT = -1,         // of max_tokens
+    PARAMS_COMPLETION_TOKENS = 16, // of a completion that does not say: OpenAI's
 };
+
+enum tool_choice { TOOL_CHOICE_AUTO, TOOL_CHOICE_NONE, TOOL_CHOICE_FORCED };
 
 struct params {
     const char *model; // as the client wrote it; NULL: absent
     json_t *messages;  // normalised: see messages.h
+    json_t *tools;     // as given, checked; NULL: none
+    enum tool_choice tool_choice;
+    bool parallel_calls;
+
+    json_t *prompts; // of a completion: an array of texts or of lists of ids
+    bool echo;
+    bool echo_only;  // max_tokens 0
+    int64_t best_of; // 0: absent
 
     bool stream;
     bool include_usage, continuous_usage;
     int64_t stream_interval; // rounds
 
-    int64_t max_tokens, max_completion_tokens; // 0: absent
+    int64_t max_tokens, max_completion_tokens; // 0: absent; or PARAMS_ROOM_LEFT
     int64_t min_tokens;
     double temperature, top_p, min_p;
     int64_t top_k; // 0: off
@@ -55,6 +69,7 @@ struct params {
     enum template_tri enable_thinking, preserve_thinking;
     bool add_vision_id;
     bool include_reasoning;
+    int64_t think_budget; // ids of a thought; -1: no bound
     bool add_generation_prompt, continue_final;
 
     bool draft;
@@ -66,4 +81,4 @@ struct params {
 
 // The defaults: the checkpoint's sampling values, or OpenAI's with openai_defaults.
 void params_init(struct params *p, const struct model *m, bool openai_defaults);
-void params_fini(struct params *p); // the messages
+void params_fini(struct params *p); // the JSON in it

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "router/fields.h"
+
 struct apierr;
 struct arena;
 struct config;
@@ -14,6 +16,8 @@ struct metrics;
 struct model;
 struct params;
 struct request;
+struct request_prompt;
+struct template_prompt;
 
 struct prepare {
     const struct config *config;
@@ -24,17 +28,23 @@ struct prepare {
     size_t body_len;
 };
 
-// Fills params, prompt, in_thought and max_tokens of r.
+// Fills params, prompts and in_thought of r.
 int prepare_chat(const struct prepare *p, struct request *r, struct apierr *e);
-// Renders the conversation in q and tokenises it, appending to *ret. For /tokenize too.
-int prepare_prompt(const struct prepare *p, const struct params *q, struct ids *ret,
-                   bool *ret_in_thought, struct apierr *e);
+int prepare_completion(const struct prepare *p, struct request *r, struct apierr *e);
+// The conversation in q as prompt text; the caller gives *ret back. For render and /tokenize too.
+int prepare_render(const struct prepare *p, const struct params *q, struct template_prompt *ret,
+                   struct apierr *e);
+int prepare_encode_prompt(const struct prepare *p, const struct template_prompt *t, struct ids *ret,
+                          struct apierr *e);
+// Text of a client's: with plain, what spells a control token in it is text.
+int prepare_encode_text(const struct prepare *p, const char *text, size_t len, bool plain,
+                        struct ids *ret, struct apierr *e);
 // JSON, with what the metrics want to know of it. The caller gives *ret back with json_decref.
 int prepare_body(const struct prepare *p, json_t **ret, struct apierr *e);
-// Fields, model name, capabilities of a chat body into q, whose strings go into a.
-int prepare_fields(const struct prepare *p, const json_t *body, struct params *q, struct arena *a,
-                   struct apierr *e);
+// Fields, model name, capabilities of a body into q, whose strings go into a.
+int prepare_fields(const struct prepare *p, enum fields_set set, const json_t *body,
+                   struct params *q, struct arena *a, struct apierr *e);
 int prepare_model_name(const struct prepare *p, const char *name, struct apierr *e); // NULL is fine
-// Limits the reply to what is left of a window of context_max ids. APIERR_CONTEXT_LENGTH: nothing is.
-int prepare_limit(struct request *r, uint32_t context_max, int64_t output_default,
-                  struct apierr *e);
+// How long the replies to q may be in a window of context_max ids. APIERR_CONTEXT_LENGTH: the prompt fills it.
+int prepare_limit(const struct request *r, const struct request_prompt *q, uint32_t context_max,
+                  int64_t output_default, uint32_t *ret, struct apierr *e);

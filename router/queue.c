@@ -19,6 +19,12 @@ int queue_add(struct queue *q, struct queue_item *i, uint64_t now_ms) {
     assert(!i->queued);
     if (q->requests >= q->requests_max) return ST_FULL;
     if (q->requests && q->tokens + i->tokens > q->tokens_max) return ST_FULL;
+    queue_follow(q, i, now_ms);
+    return ST_OK;
+}
+
+void queue_follow(struct queue *q, struct queue_item *i, uint64_t now_ms) {
+    assert(!i->queued);
     i->since_ms = now_ms;
     struct queue_item *before = TAILQ_LAST(&q->items, queue_list);
     while (before && before->priority > i->priority) before = TAILQ_PREV(before, queue_list, link);
@@ -27,7 +33,6 @@ int queue_add(struct queue *q, struct queue_item *i, uint64_t now_ms) {
     else
         TAILQ_INSERT_HEAD(&q->items, i, link);
     count_in(q, i);
-    return ST_OK;
 }
 
 void queue_add_front(struct queue *q, struct queue_item *i) {

@@ -28,6 +28,8 @@ struct queue {
 void queue_init(struct queue *q, uint32_t requests_max, uint64_t tokens_max);
 // ST_FULL: over a bound; the item is not queued. A request larger than tokens_max still gets in when nothing waits.
 int queue_add(struct queue *q, struct queue_item *i, uint64_t now_ms);
+// Of a request that has got in already: counted, never refused.
+void queue_follow(struct queue *q, struct queue_item *i, uint64_t now_ms);
 void queue_add_front(struct queue *q, struct queue_item *i); // keeps since_ms
 struct queue_item *queue_first(const struct queue *q);       // NULL: empty
 struct queue_item *queue_next(const struct queue_item *i);   // NULL: the last

@@ -26,8 +26,8 @@ enum {
 };
 
 struct slot {
-    struct request *request; // NULL: free
-    uint32_t epoch;          // of its present or last user
+    struct choice *choice; // NULL: free
+    uint32_t epoch;        // of its present or last user
     uint32_t next_free;
 };
 
@@ -69,25 +69,25 @@ static void grow(struct relay *r) {
     }
 }
 
-static void take_slot(struct relay *r, struct request *q) {
+static void take_slot(struct relay *r, struct choice *q) {
     if (!r->free_slot) grow(r);
     uint32_t i = r->free_slot;
     assert(i < 1u << LOOP_SHIFT);
     struct slot *s = &r->slots[i];
     r->free_slot = s->next_free;
-    s->request = q;
+    s->choice = q;
     s->epoch++;
     r->in_use++;
     q->stream = (struct frame_stream){(uint32_t)LOOP_INDEX << LOOP_SHIFT | i, s->epoch};
 }
 
-static uint64_t *unfilled_of(struct relay *r, const struct request *q) {
+static uint64_t *unfilled_of(struct relay *r, const struct choice *q) {
     return &r->unfilled[q->rank];
 }
 
-static void give_slot(struct relay *r, struct request *q) {
+static void give_slot(struct relay *r, struct choice *q) {
     uint32_t i = q->stream.id & ((1u << LOOP_SHIFT) - 1);
-    r->slots[i].request = NULL;
+    r->slots[i].choice = NULL;
     r->slots[i].next_free = r->free_slot;
     r->free_slot = i;
     r->in_use--;
@@ -97,10 +97,10 @@ static void give_slot(struct relay *r, struct request *q) {
 }
 
 // NULL: a frame for a stream that is over, or one that this worker was never given.
-static struct request *find(const struct relay *r, const struct backend *b, struct frame_stream s) {
+static struct choice *find(const struct relay *r, const struct backend *b, struct frame_stream s) {
     uint32_t i = s.id & ((1u << LOOP_SHIFT) - 1);
     if (s.id >> LOOP_SHIFT != LOOP_INDEX || i < SLOT_FIRST || i >= r->slot_count) return NULL;
-    struct request *q = r->slots[i].request;
+    struct choice *q = r->slots[i].choice;
     return q && q->backend == b && r->slots[i].epoch == s.epoch ? q : NULL;
 }
 
@@ -115,7 +115,7 @@ uint64_t relay_unfilled(const struct relay *r, uint32_t rank) {
 /* ---- to the worker ---- */
 
 // top_p 0 keeps one token: said as top_k 1, so that the worker needs no such case.
-static struct frame_sampling sampling_of(const struct params *p) {
+static struct frame_sampling sampling_of(const struct params *p, uint64_t seed) {
     bool one = p->top_p == 0;
     return (struct frame_sampling){
         .temperature = p->temperature,
@@ -125,7 +125,7 @@ static struct frame_sampling sampling_of(const struct params *p) {
         .presence = p->presence,
         .frequency = p->frequency,
         .repetition = p->repetition,
-        .seed = p->seed,
+        .seed = seed,
         .bias_ids = p->bias_ids,
         .bias = p->bias,
         .bias_count = p->bias_count,
@@ -140,15 +140,16 @@ static uint64_t salt_of(const char *s) {
     return h ? h : 1;
 }
 
-static struct frame_submit submit_of(struct relay *r, const struct request *q) {
-    const struct params *p = &q->params;
+static struct frame_submit submit_of(struct relay *r, const struct choice *q) {
+    const struct request *t = q->request;
+    const struct params *p = &t->params;
     return (struct frame_submit){
         .stream = q->stream,
-        .request_id = q->id,
+        .request_id = t->id,
         .trace = "",
-        .prompt = frame_ids_of(q->prompt.v, q->prompt.len, &r->arena),
+        .prompt = frame_ids_of(choice_prompt(q)->v, choice_prompt(q)->len, &r->arena),
         .given = frame_ids_of(q->ids.v, q->ids.len, &r->arena),
-        .sampling = sampling_of(p),
+        .sampling = sampling_of(p, q->seed),
         .max_tokens = q->max_tokens,
         .min_tokens =
             min_u32((uint32_t)min_u64((uint64_t)p->min_tokens, UINT32_MAX), q->max_tokens),
@@ -156,24 +157,26 @@ static struct frame_submit submit_of(struct relay *r, const struct request *q) {
         .ignore_eos = p->ignore_eos,
         .draft = p->draft,
         .logits_hash = p->return_logits_hash,
-        .top_logprobs = -1,
-        .think_budget = -1,
-        .in_thought = q->in_thought,
+        .top_logprobs = p->logprobs ? (int32_t)p->top_logprobs : -1,
+        .think_budget =
+            p->think_budget < 0 ? -1 : (int64_t)min_u64((uint64_t)p->think_budget, UINT32_MAX),
+        .in_thought = t->in_thought,
         .prefix_salt = salt_of(p->cache_salt),
         .priority = (int32_t)p->priority,
     };
 }
 
-int relay_submit(struct relay *r, struct request *q, struct backend *b, struct err *e) {
+int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct err *e) {
     struct backend_info info;
     backend_info(b, &info);
     int32_t old_rank = q->rank;
     q->rank = (int32_t)info.rank;
     q->filled = 0;
-    q->to_fill = (uint32_t)(q->prompt.len + q->ids.len);
+    q->to_fill = (uint32_t)(choice_prompt(q)->len + q->ids.len);
     take_slot(r, q);
     *unfilled_of(r, q) += q->to_fill;
     struct frame_submit f = submit_of(r, q);
+    uint64_t now_us = mono_us(); // before: on a busy machine a worker is done before the call returns
     int st = backend_submit(b, &f, e);
     arena_reset(&r->arena);
     if (st) {
@@ -182,14 +185,14 @@ int relay_submit(struct relay *r, struct request *q, struct backend *b, struct e
         return st;
     }
     q->backend = b;
-    q->state = REQUEST_PREFILL;
-    if (!q->submitted_us) q->submitted_us = mono_us();
-    fingerprint_system(&info.fingerprint, q->fingerprint, sizeof q->fingerprint);
+    q->state = CHOICE_PREFILL;
+    if (!q->submitted_us) q->submitted_us = now_us;
+    fingerprint_system(&info.fingerprint, q->request->fingerprint, sizeof q->request->fingerprint);
     metrics_add(r->server->metrics, METRIC_PLACED, 1);
     return ST_OK;
 }
 
-void relay_cancel(struct relay *r, struct request *q) {
+void relay_cancel(struct relay *r, struct choice *q) {
     if (!q->stream.id) return;
     backend_cancel(q->backend, q->stream);
     give_slot(r, q);
@@ -197,7 +200,7 @@ void relay_cancel(struct relay *r, struct request *q) {
 
 /* ---- from the worker ---- */
 
-static void note_filled(struct relay *r, struct request *q, uint32_t filled) {
+static void note_filled(struct relay *r, struct choice *q, uint32_t filled) {
     uint32_t n = min_u32(filled, q->to_fill);
     if (n <= q->filled) return;
     *unfilled_of(r, q) -= n - q->filled;
@@ -208,13 +211,13 @@ static void note_filled(struct relay *r, struct request *q, uint32_t filled) {
     q->filled = n;
 }
 
-static void note_times(struct relay *r, struct request *q, uint32_t count) {
+static void note_times(struct relay *r, struct choice *q, uint32_t count) {
     struct metrics *m = r->server->metrics;
     uint64_t now = mono_us();
     metrics_add(m, METRIC_GENERATION_TOKENS, count);
     if (!q->first_us) {
         q->first_us = now;
-        metrics_observe(m, METRIC_FIRST_TOKEN_S, (double)(now - q->received_us) / 1e6, 1);
+        metrics_observe(m, METRIC_FIRST_TOKEN_S, (double)(now - q->request->received_us) / 1e6, 1);
     } else {
         metrics_observe(m, METRIC_INTER_TOKEN_S, (double)(now - q->last_us) / 1e6 / count, count);
     }
@@ -222,7 +225,7 @@ static void note_times(struct relay *r, struct request *q, uint32_t count) {
     metrics_observe(m, METRIC_TOKENS_PER_ROUND, count, 1);
 }
 
-static void note_moved(struct relay *r, struct request *q, const struct backend *b) {
+static void note_moved(struct relay *r, struct choice *q, const struct backend *b) {
     if (q->resume.kind[0] && !resume_waits(&q->resume)) return;
     char kind[FINGERPRINT_DIGEST_BYTES];
     backend_kind(b, kind);
@@ -234,36 +237,37 @@ static void note_moved(struct relay *r, struct request *q, const struct backend 
 }
 
 // A worker whose ids do not follow on one another cannot be trusted with anything.
-static void fail_broken(struct relay *r, struct request *q, struct backend *b, uint32_t first) {
+static void fail_broken(struct relay *r, struct choice *q, struct backend *b, uint32_t first) {
     log_error("bad_frame", "rank=%u request=%s wanted_first=%zu found_first=%u", backend_rank(b),
-              q->id, q->ids.len, first);
+              q->request->id, q->ids.len, first);
     struct apierr e;
     apierr_set(&e, APIERR_INTERNAL, NULL, "the worker's answer did not follow on");
-    request_fail(q, &e);
+    request_fail(q->request, &e);
 }
 
 // False: the stream is broken and the worker with it.
 static bool take_entry(struct relay *r, struct backend *b, const struct frame_tokens_entry *t) {
-    struct request *q = find(r, b, t->stream);
+    struct choice *q = find(r, b, t->stream);
     if (!q) return true;
+    const struct params *p = &q->request->params;
     note_filled(r, q, t->filled);
     if (t->ids.count == 0) return true;
     bool over = q->ids.len + t->ids.count > q->max_tokens;
-    if (t->first != q->ids.len || over) {
+    bool lacks = p->logprobs && !t->logprobs;
+    if (t->first != q->ids.len || over || lacks) {
         fail_broken(r, q, b, t->first);
         return false;
     }
     note_filled(r, q, q->to_fill);
     note_times(r, q, t->ids.count);
     note_moved(r, q, b);
-    q->state = REQUEST_DECODE;
+    q->state = CHOICE_DECODE;
     q->rounds++;
     q->rounds_waiting++;
-    ids_reserve(&q->ids, t->ids.count);
-    for (uint32_t i = 0; i < t->ids.count; i++) ids_add(&q->ids, frame_id_at(&t->ids, i));
+    choice_add_ids(q, &t->ids, p->logprobs ? t->logprobs : NULL);
     // stream_interval: the first text goes at once, later text every so many rounds.
-    bool held = q->params.stream && q->any_text && q->rounds_waiting < q->params.stream_interval;
-    if (!held) request_pump(q);
+    bool held = p->stream && q->any_text && q->rounds_waiting < p->stream_interval;
+    if (!held) choice_pump(q);
     return true;
 }
 
@@ -278,14 +282,14 @@ static void on_tokens(struct relay *r, struct backend *b, const struct frame_tok
     }
 }
 
-static void note_done(struct request *q, const struct frame_done *d) {
+static void note_done(struct choice *q, const struct frame_done *d) {
     q->cached_tokens = d->cached_tokens;
     for (int k = 0; k < FRAME_DRAFT_KINDS; k++) {
         q->drafted += d->drafted[k];
         q->accepted += d->accepted[k];
     }
     q->logits_hash = d->logits_hash;
-    q->has_logits_hash = q->params.return_logits_hash;
+    q->has_logits_hash = q->request->params.return_logits_hash;
 }
 
 static bool asked_to_stop_at(const struct params *p, int64_t id) {
@@ -295,7 +299,7 @@ static bool asked_to_stop_at(const struct params *p, int64_t id) {
 }
 
 static void on_done(struct relay *r, struct backend *b, const struct frame_done *d) {
-    struct request *q = find(r, b, d->stream);
+    struct choice *q = find(r, b, d->stream);
     if (!q) return;
     bool counts = d->finish == FRAME_FINISH_CANCELLED || d->completion_tokens == q->ids.len;
     bool stop_is_last = d->stop_id < 0 || (q->ids.len && q->ids.v[q->ids.len - 1] == d->stop_id);
@@ -307,24 +311,24 @@ static void on_done(struct relay *r, struct backend *b, const struct frame_done 
     }
     note_moved(r, q, b); // its ids may have been whole when its worker was lost
     note_done(q, d);
-    q->finish = d->finish == FRAME_FINISH_STOP ? REQUEST_FINISH_STOP : REQUEST_FINISH_LENGTH;
-    q->stop_id = asked_to_stop_at(&q->params, d->stop_id) ? d->stop_id : -1;
-    q->silent_last = d->stop_id >= 0 && !q->params.include_stop;
+    q->finish = d->finish == FRAME_FINISH_STOP ? CHOICE_FINISH_STOP : CHOICE_FINISH_LENGTH;
+    q->stop_id = asked_to_stop_at(&q->request->params, d->stop_id) ? d->stop_id : -1;
+    q->silent_last = d->stop_id >= 0 && !q->request->params.include_stop;
     give_slot(r, q);
-    request_ids_ended(q);
+    choice_ids_ended(q);
 }
 
 static void on_fail(struct relay *r, struct backend *b, const struct frame_fail *f) {
     if (!f->stream.id) return; // about the exchange: backend.c has dealt with it
-    struct request *q = find(r, b, f->stream);
+    struct choice *q = find(r, b, f->stream);
     if (!q) return;
     give_slot(r, q);
     if (f->code == FRAME_FAIL_FULL) {
-        request_requeue(q);
+        choice_requeue(q);
         return;
     }
     if (f->code == FRAME_FAIL_DEVICE) { // the worker is about to end
-        request_lost(q, METRIC_CAUSE_DEATH);
+        choice_lost(q, METRIC_CAUSE_DEATH);
         return;
     }
     struct apierr e;
@@ -333,10 +337,10 @@ static void on_fail(struct relay *r, struct backend *b, const struct frame_fail 
     else if (f->code == FRAME_FAIL_TOO_LONG)
         apierr_set(&e, APIERR_CONTEXT_LENGTH, "messages", "%s", f->message);
     else
-        apierr_set(&e, APIERR_INTERNAL, NULL, "the worker could not go on");
-    log_warn("stream_failed", "rank=%u request=%s code=%s message=\"%s\"", backend_rank(b), q->id,
-             frame_fail_name(f->code), f->message);
-    request_fail(q, &e);
+        apierr_set(&e, APIERR_INTERNAL, NULL, "the worker could not go on: %s", f->message);
+    log_warn("stream_failed", "rank=%u request=%s code=%s message=\"%s\"", backend_rank(b),
+             q->request->id, frame_fail_name(f->code), f->message);
+    request_fail(q->request, &e);
 }
 
 void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f) {
@@ -348,10 +352,10 @@ void relay_on_frame(struct relay *r, struct backend *b, const struct frame *f) {
     }
 }
 
-// The next request at b, from the end: each goes to the front of the queue, so that the first comes out first.
-static struct request *last_at(const struct relay *r, const struct backend *b, uint32_t *io_slot) {
+// The next choice at b, from the end: each goes to the front of the queue, so that the first comes out first.
+static struct choice *last_at(const struct relay *r, const struct backend *b, uint32_t *io_slot) {
     while (--*io_slot >= SLOT_FIRST) {
-        struct request *q = r->slots[*io_slot].request;
+        struct choice *q = r->slots[*io_slot].choice;
         if (q && q->backend == b) return q;
     }
     return NULL;
@@ -359,9 +363,9 @@ static struct request *last_at(const struct relay *r, const struct backend *b, u
 
 void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool planned) {
     uint32_t lost = 0, slot = r->slot_count;
-    for (struct request *q; (q = last_at(r, b, &slot)); lost++) {
+    for (struct choice *q; (q = last_at(r, b, &slot)); lost++) {
         give_slot(r, q);
-        request_lost(q, planned ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
+        choice_lost(q, planned ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
     }
     if (lost)
         log_warn("streams_lost", "rank=%u streams=%u planned=%d reason=\"%s\"", backend_rank(b),
@@ -370,17 +374,17 @@ void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool 
 
 void relay_move_all(struct relay *r, struct backend *b) {
     uint32_t slot = r->slot_count;
-    for (struct request *q; (q = last_at(r, b, &slot));) {
+    for (struct choice *q; (q = last_at(r, b, &slot));) {
         relay_cancel(r, q);
-        request_lost(q, METRIC_CAUSE_MOVE);
+        choice_lost(q, METRIC_CAUSE_MOVE);
     }
 }
 
 void relay_cancel_all(struct relay *r, struct backend *b, const char *why) {
     uint32_t slot = r->slot_count;
-    for (struct request *q; (q = last_at(r, b, &slot));) {
+    for (struct choice *q; (q = last_at(r, b, &slot));) {
         struct apierr e;
         apierr_set(&e, APIERR_CANCELLED_BY_OPERATOR, NULL, "%s", why);
-        request_fail(q, &e);
+        request_fail(q->request, &e);
     }
 }

@@ -1,5 +1,6 @@
 /* report: see report.h. */
 #include "router/report.h"
+#include "common/log.h"
 #include "common/strbuf.h"
 #include "common/version.h"
 #include "router/config.h"
@@ -10,11 +11,9 @@
 #include "router/text/tokenizer.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static void put(struct strbuf *b) {
-    ssize_t n = write(STDERR_FILENO, b->p, b->len); // one write: a report is not torn by log lines
-    (void)n;
+    log_raw(b->p, b->len); // whole: a report is not torn by log lines
     strbuf_fini(b);
 }
 

@@ -4,9 +4,11 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
+#include "common/num.h"
 #include "router/apierr.h"
 #include "router/config.h"
 #include "router/http.h"
+#include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/model.h"
@@ -21,10 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    INLINE_BODY_BYTES = 16 << 10, // a larger body is parsed and tokenised on the pool
-    PUMP_IDS = 64,                // turned into text between two looks at the client's buffer
-};
+enum { INLINE_BODY_BYTES = 16 << 10 }; // a larger body is parsed and tokenised on the pool
 
 struct prepare_job { // of a body that a pool thread prepares
     uv_work_t work;
@@ -35,47 +34,41 @@ struct prepare_job { // of a body that a pool thread prepares
     struct apierr e;
 };
 
-static bool is_accepted(const struct request *r) {
-    return r->state != REQUEST_PREPARING;
-}
-
 /* ---- the end ---- */
 
 static void fill_facts(const struct request *r) {
-    static const char *const finishes[] = {"stop", "length"};
+    static const char *const finishes[] = {"stop", "length", "tool_calls"};
     if (!r->send) return;
     struct request_usage u = request_usage(r);
+    struct request_figures g = request_figures(r);
     struct access_facts *f = &r->call->facts;
     f->generated = true;
     f->stream = r->params.stream;
-    f->worker = r->rank;
+    f->worker = g.rank;
     f->prompt_tokens = u.prompt;
     f->cached_tokens = u.cached;
     f->completion_tokens = u.completion;
     f->reasoning_tokens = u.reasoning;
-    f->queue_ms = request_queue_ms(r);
-    f->prefill_ms = request_prefill_ms(r);
-    f->first_token_ms = request_first_token_ms(r);
-    f->rounds = r->rounds;
-    f->drafted = r->drafted;
-    f->accepted = r->accepted;
-    f->resumed = r->resume.times;
+    f->queue_ms = g.queue_ms;
+    f->prefill_ms = g.prefill_ms;
+    f->first_token_ms = g.first_token_ms;
+    f->rounds = g.rounds;
+    f->drafted = g.drafted;
+    f->accepted = g.accepted;
+    f->resumed = g.resumed;
     snprintf(f->id, sizeof f->id, "%s", r->id);
-    if (!r->ended) return;
-    f->finish_reason = finishes[r->finish];
-    reply_token_sha256(r->reply, f->token_sha256);
+    if (r->choice_count == 0 || !r->choices[0].ended) return;
+    f->finish_reason = finishes[r->choices[0].finish];
+    reply_token_sha256(r->choices[0].reply, f->token_sha256);
 }
 
 static void free_request(struct request *r) {
-    if (r->params.stream && is_accepted(r)) metrics_streams_open(r->server->metrics, -1);
+    if (r->params.stream && r->accepted) metrics_streams_open(r->server->metrics, -1);
     TAILQ_REMOVE(&r->server->requests, r, link);
+    for (uint32_t i = 0; i < r->choice_count; i++) choice_fini(&r->choices[i]);
+    for (uint32_t i = 0; i < r->prompt_count; i++) ids_fini(&r->prompts[i].ids);
+    free(r->choices);
     params_fini(&r->params);
-    ids_fini(&r->prompt);
-    ids_fini(&r->ids);
-    reply_free(r->reply);
-    reply_delta_fini(&r->delta);
-    strbuf_fini(&r->reasoning);
-    strbuf_fini(&r->content);
     strbuf_fini(&r->chunk_head);
     arena_fini(&r->arena);
     free(r);
@@ -84,11 +77,15 @@ static void free_request(struct request *r) {
 // Every way out. The send has been ended, or is gone.
 static void over(struct request *r, enum metric how, enum metric_reason reason) {
     struct server *s = r->server;
+    bool had_room = false;
     r->send = NULL;
-    queue_remove(&s->queue, &r->queue_item);
-    bool had_room = r->stream.id != 0;
-    relay_cancel(s->relay, r);
-    if (is_accepted(r)) {
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        struct choice *c = &r->choices[i];
+        queue_remove(&s->queue, &c->queue_item);
+        had_room |= c->stream.id != 0;
+        relay_cancel(s->relay, c);
+    }
+    if (r->accepted) {
         metrics_add(s->metrics, how, 1);
         metrics_success(s->metrics, reason);
         metrics_in_flight(s->metrics, -1);
@@ -104,18 +101,22 @@ void request_fail(struct request *r, const struct apierr *e) {
         if (send_begun(r->send)) metrics_error(r->server->metrics, e->code);
         fill_facts(r);
         r->call->facts.code = apierr_name(e->code);
-        r->format->error(r, e);
+        r->kind->format->error(r, e);
     }
     over(r, METRIC_FAILED, METRIC_REASON_ERROR);
 }
 
+// How far the furthest of its choices is.
 static enum metric_phase phase_of(const struct request *r) {
-    switch (r->state) {
-    case REQUEST_PREPARING:
-    case REQUEST_QUEUED: return resume_waits(&r->resume) ? METRIC_PHASE_RESUME : METRIC_PHASE_QUEUE;
-    case REQUEST_PREFILL: return METRIC_PHASE_PREFILL;
-    default: return METRIC_PHASE_DECODE;
+    enum metric_phase phase = METRIC_PHASE_QUEUE;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        if (r->choices[i].state >= CHOICE_DECODE) return METRIC_PHASE_DECODE;
+        if (r->choices[i].state == CHOICE_PREFILL)
+            phase = METRIC_PHASE_PREFILL;
+        else if (phase == METRIC_PHASE_QUEUE && resume_waits(&r->choices[i].resume))
+            phase = METRIC_PHASE_RESUME;
     }
+    return phase;
 }
 
 static void on_gone(void *arg) {
@@ -126,148 +127,110 @@ static void on_gone(void *arg) {
     over(r, METRIC_CANCELLED, METRIC_REASON_ABORT);
 }
 
+static void observe_choice(const struct choice *c, struct metrics *m) {
+    double decode_s = c->first_us ? (double)(c->last_us - c->first_us) / 1e6 : 0;
+    if (c->taken > 1)
+        metrics_observe(m, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(c->taken - 1), 1);
+    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
+    metrics_add(m, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
+    metrics_add(m, METRIC_PREFIX_HITS, c->cached_tokens);
+    metrics_add(m, METRIC_DRAFTED, c->drafted);
+    metrics_add(m, METRIC_DRAFTS_ACCEPTED, c->accepted);
+}
+
 static void observe_end(const struct request *r) {
     struct metrics *m = r->server->metrics;
-    double decode_s = request_decode_ms(r) / 1e3;
+    struct request_figures g = request_figures(r);
     double now_s = (double)(mono_us() - r->received_us) / 1e6;
     metrics_observe(m, METRIC_E2E_S, now_s, 1);
-    metrics_observe(m, METRIC_QUEUE_S, request_queue_ms(r) / 1e3, 1);
-    metrics_observe(m, METRIC_PREFILL_S, request_prefill_ms(r) / 1e3, 1);
-    metrics_observe(m, METRIC_DECODE_S, decode_s, 1);
-    metrics_observe(m, METRIC_INFERENCE_S, (request_prefill_ms(r) + request_decode_ms(r)) / 1e3, 1);
-    if (r->taken > 1)
-        metrics_observe(m, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(r->taken - 1), 1);
-    metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, (double)r->prompt.len, 1);
-    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, (double)r->taken, 1);
-    metrics_observe(m, METRIC_REQUEST_MAX_TOKENS, r->max_tokens, 1);
+    metrics_observe(m, METRIC_QUEUE_S, g.queue_ms / 1e3, 1);
+    metrics_observe(m, METRIC_PREFILL_S, g.prefill_ms / 1e3, 1);
+    metrics_observe(m, METRIC_DECODE_S, g.decode_ms / 1e3, 1);
+    metrics_observe(m, METRIC_INFERENCE_S, (g.prefill_ms + g.decode_ms) / 1e3, 1);
+    for (uint32_t i = 0; i < r->prompt_count; i++)
+        metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, (double)r->prompts[i].ids.len, 1);
+    metrics_observe(m, METRIC_REQUEST_MAX_TOKENS, r->prompts[0].max_tokens, 1);
     metrics_observe(m, METRIC_REQUEST_N, (double)r->params.n, 1);
-    metrics_add(m, METRIC_PREFIX_QUERIES, r->prompt.len);
-    metrics_add(m, METRIC_PREFIX_HITS, r->cached_tokens);
-    metrics_add(m, METRIC_DRAFTED, r->drafted);
-    metrics_add(m, METRIC_DRAFTS_ACCEPTED, r->accepted);
+    for (uint32_t i = 0; i < r->choice_count; i++) observe_choice(&r->choices[i], m);
 }
 
 static void finish(struct request *r) {
+    bool cut = r->choices[0].finish == CHOICE_FINISH_LENGTH;
     fill_facts(r);
     observe_end(r);
-    r->format->finish(r);
-    over(r, METRIC_FINISHED,
-         r->finish == REQUEST_FINISH_STOP ? METRIC_REASON_STOP : METRIC_REASON_LENGTH);
+    r->kind->format->finish(r);
+    over(r, METRIC_FINISHED, cut ? METRIC_REASON_LENGTH : METRIC_REASON_STOP);
 }
 
-/* ---- ids to text ---- */
-
-// Ids that may become text now. The last one waits while it could be the stop id that ends the reply without text.
-static size_t usable_ids(const struct request *r) {
-    size_t n = r->ids.len - r->taken;
-    if (r->ended) return n - (r->silent_last && n > 0);
-    if (n == 0) return 0;
-    uint32_t last = r->ids.v[r->ids.len - 1];
-    bool stops = !r->params.ignore_eos && model_is_stop_id(r->server->model, last);
-    for (uint32_t i = 0; i < r->params.stop_id_count; i++) stops |= r->params.stop_ids[i] == last;
-    return n - stops;
-}
-
-static bool has_room(const struct request *r) {
-    return !r->params.stream || !send_begun(r->send) ||
-           send_waiting_bytes(r->send) < (size_t)r->server->config->stream_buffer_bytes_max;
-}
-
-static void deliver(struct request *r) {
-    r->format->delta(r, &r->delta);
-    r->rounds_waiting = 0;
-    strbuf_reset(&r->delta.reasoning);
-    strbuf_reset(&r->delta.content);
-}
-
-// True: a stop string is complete and nothing behind it counts.
-static bool push_step(struct request *r, size_t usable) {
-    size_t n = usable < PUMP_IDS ? usable : PUMP_IDS;
-    r->taken += reply_push(r->reply, r->ids.v + r->taken, n, &r->delta);
-    bool stopped = reply_state(r->reply) == REPLY_STOP_STRING;
-    deliver(r);
-    return stopped;
-}
-
-static void end_at_stop_string(struct request *r) {
-    relay_cancel(r->server->relay, r);
-    r->ended = true;
-    r->finish = REQUEST_FINISH_STOP;
-    r->stop_id = -1;
-    r->silent_last = false;
-    r->has_logits_hash = false; // the worker's covers rows behind the stop too
-    r->ids.len = r->taken;
+bool request_choice_over(struct request *r, struct choice *c) {
+    r->kind->format->choice_over(c);
+    if (--r->choices_open) return true;
+    finish(r);
+    return false;
 }
 
 void request_pump(struct request *r) {
-    size_t usable;
-    while ((usable = usable_ids(r)) > 0 && has_room(r)) {
-        if (!push_step(r, usable)) continue;
-        end_at_stop_string(r);
-        break;
-    }
-    if (!r->ended || usable_ids(r) > 0) return;
-    if (r->silent_last && r->taken < r->ids.len) reply_push_stop_id(r->reply, r->ids.v[r->taken++]);
-    reply_finish(r->reply, &r->delta);
-    if (r->delta.reasoning.len || r->delta.content.len) deliver(r);
-    finish(r);
+    for (uint32_t i = 0; i < r->choice_count; i++)
+        if (!choice_pump(&r->choices[i])) return;
 }
 
 static void on_room(void *arg) {
-    struct request *r = arg;
-    if (r->taken < r->ids.len || r->ended) request_pump(r);
-}
-
-void request_ids_ended(struct request *r) {
-    r->ended = true;
-    r->state = REQUEST_FLUSHING;
-    server_want_place(r->server); // its room is free
-    request_pump(r);
-}
-
-void request_requeue(struct request *r) {
-    r->state = REQUEST_QUEUED;
-    if (!r->first_us) r->submitted_us = 0;
-    queue_add_front(&r->server->queue, &r->queue_item);
-}
-
-void request_lost(struct request *r, enum metric_cause cause) {
-    struct server *s = r->server;
-    log_info("stream_lost", "request=%s rank=%d ids=%zu filled=%u of=%u planned=%d", r->request_id,
-             r->rank, r->ids.len, r->filled, r->to_fill, cause == METRIC_CAUSE_MOVE);
-    if (!resume_lost(&r->resume, cause, mono_us())) {
-        struct apierr e;
-        apierr_set(&e, APIERR_WORKER_LOST, NULL,
-                   "%u workers were lost while they ran this request; it is not tried again",
-                   r->resume.deaths);
-        metrics_resume(s->metrics, METRIC_RESUME_POISONED, cause);
-        request_fail(r, &e);
-        return;
-    }
-    request_requeue(r);
-    server_want_place(s);
+    request_pump(arg);
 }
 
 /* ---- the beginning ---- */
 
-static void make_reply(struct request *r) {
-    const struct params *p = &r->params;
-    r->reply = reply_new(&(struct reply_options){
-        .tokenizer = r->server->model->tokenizer,
-        .in_thought = r->in_thought,
-        .split_thought = true,
-        .skip_special = p->skip_special,
-        .include_stop = p->include_stop,
-        .stops = p->stops,
-        .stop_lens = p->stop_lens,
-        .stop_count = p->stop_count,
-        .min_tokens = (uint32_t)(p->min_tokens < UINT32_MAX ? p->min_tokens : UINT32_MAX),
-    });
+void request_set_prompts(struct request *r, uint32_t count) {
+    r->prompts = arena_calloc(&r->arena, count, sizeof *r->prompts);
+    r->prompt_count = count;
+}
+
+static void make_choices(struct request *r) {
+    uint32_t n = (uint32_t)r->params.n, count = r->prompt_count * n;
+    r->choices = mem_calloc(count, sizeof *r->choices);
+    r->choice_count = r->choices_open = count;
+    for (uint32_t i = 0; i < count; i++) choice_init(&r->choices[i], r, i, i / n);
+}
+
+// All choices or none: the first is held to the bounds with the tokens of all.
+static int enqueue(struct request *r) {
+    struct queue *q = &r->server->queue;
+    uint64_t now = mono_ms(), tokens = 0;
+    for (uint32_t i = 0; i < r->choice_count; i++) tokens += choice_prompt(&r->choices[i])->len;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        struct queue_item *item = &r->choices[i].queue_item;
+        item->priority = (int32_t)r->params.priority;
+        item->tokens = i ? 0 : (uint32_t)min_u64(tokens, UINT32_MAX);
+        int st = i ? (queue_follow(q, item, now), ST_OK) : queue_add(q, item, now);
+        if (st) return st;
+    }
+    return ST_OK;
+}
+
+static void count_accepted(struct request *r) {
+    struct server *s = r->server;
+    r->accepted = true;
+    metrics_add(s->metrics, METRIC_ACCEPTED, 1);
+    metrics_in_flight(s->metrics, 1);
+    if (r->params.stream) metrics_streams_open(s->metrics, 1);
+}
+
+// What the client's key allows. True: r has ended.
+static bool refuse_by_key(struct request *r) {
+    const struct key *key = r->call->key;
+    const struct model *m = r->server->model;
+    if (!key) return false;
+    if (r->params.priority < key->priority_min) r->params.priority = key->priority_min;
+    if (key_allows_model(key, r->params.model ? r->params.model : m->names[0])) return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_FORBIDDEN, "model", "this key is not for the model '%s'",
+               r->params.model ? r->params.model : m->names[0]);
+    request_fail(r, &e);
+    return true;
 }
 
 static void admit(struct request *r) {
     struct server *s = r->server;
-    uint64_t now = mono_ms();
     if (s->refusing) {
         struct apierr e;
         apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
@@ -275,9 +238,17 @@ static void admit(struct request *r) {
         request_fail(r, &e);
         return;
     }
-    r->queue_item.priority = (int32_t)r->params.priority;
-    r->queue_item.tokens = (uint32_t)r->prompt.len;
-    if (queue_add(&s->queue, &r->queue_item, now)) {
+    if (refuse_by_key(r)) return;
+    make_choices(r);
+    if (r->params.echo_only) { // nothing is generated
+        count_accepted(r);
+        for (uint32_t i = 0; i < r->choice_count; i++) {
+            r->choices[i].finish = CHOICE_FINISH_LENGTH;
+            if (!choice_ids_ended(&r->choices[i])) return;
+        }
+        return;
+    }
+    if (enqueue(r)) {
         struct apierr e;
         apierr_set(&e, APIERR_QUEUE_FULL, NULL, "the queue is full: %u requests wait",
                    s->queue.requests);
@@ -285,11 +256,7 @@ static void admit(struct request *r) {
         request_fail(r, &e);
         return;
     }
-    r->state = REQUEST_QUEUED;
-    metrics_add(s->metrics, METRIC_ACCEPTED, 1);
-    metrics_in_flight(s->metrics, 1);
-    if (r->params.stream) metrics_streams_open(s->metrics, 1);
-    make_reply(r);
+    count_accepted(r);
     server_want_place(s);
 }
 
@@ -309,7 +276,7 @@ static void after_prepare(uv_work_t *w, int status) {
 
 static void prepare_on_pool(uv_work_t *w) {
     struct prepare_job *job = w->data;
-    job->st = prepare_chat(&job->prepare, job->request, &job->e);
+    job->st = job->request->kind->prepare(&job->prepare, job->request, &job->e);
 }
 
 static void start_job(struct request *r, const struct prepare *p) {
@@ -326,17 +293,15 @@ static void start_job(struct request *r, const struct prepare *p) {
 }
 
 static struct request *request_new(struct server *s, struct http_call *c,
-                                   const struct request_format *format, const char *id_prefix) {
+                                   const struct request_kind *kind) {
     struct request *r = mem_calloc(1, sizeof *r);
     r->server = s;
-    r->format = format;
+    r->kind = kind;
     r->call = c;
-    r->rank = -1;
-    r->stop_id = -1;
     r->created_s = wall_s();
     r->received_us = c->begun_us;
     r->deadline_ms = c->begun_us / 1000 + (uint64_t)(s->config->request_s * 1000);
-    size_t n = (size_t)snprintf(r->id, sizeof r->id, "%s", id_prefix);
+    size_t n = (size_t)snprintf(r->id, sizeof r->id, "%s", kind->id_prefix);
     nonce_hex(r->id + n, 32);
     memcpy(r->request_id, c->request_id, sizeof r->request_id);
     TAILQ_INSERT_TAIL(&s->requests, r, link);
@@ -363,9 +328,8 @@ static int read_timeout(struct request *r, struct apierr *e) {
     return ST_OK;
 }
 
-void request_start(struct server *s, struct http_call *c, const struct request_format *format,
-                   const char *id_prefix) {
-    struct request *r = request_new(s, c, format, id_prefix);
+void request_start(struct server *s, struct http_call *c, const struct request_kind *kind) {
+    struct request *r = request_new(s, c, kind);
     struct prepare p = {.config = s->config,
                         .model = s->model,
                         .metrics = s->metrics,
@@ -378,7 +342,7 @@ void request_start(struct server *s, struct http_call *c, const struct request_f
         start_job(r, &p);
         return;
     }
-    if (!st) st = prepare_chat(&p, r, &e);
+    if (!st) st = kind->prepare(&p, r, &e);
     if (st)
         request_fail(r, &e);
     else
@@ -394,10 +358,10 @@ static void fail_deadline(struct request *r) {
 }
 
 // A reply that lost its worker waits for one that can go on with it.
-static bool fail_resuming(struct request *r, uint64_t now_ms) {
-    struct server *s = r->server;
+static bool fail_resuming(struct choice *c, uint64_t now_ms) {
+    struct server *s = c->request->server;
     double wait_ms = s->config->resume_s * 1000;
-    if (now_ms < r->resume.since_ms || (double)(now_ms - r->resume.since_ms) < wait_ms)
+    if (now_ms < c->resume.since_ms || (double)(now_ms - c->resume.since_ms) < wait_ms)
         return false;
     struct apierr e;
     apierr_set(&e, APIERR_WORKER_LOST, NULL,
@@ -405,17 +369,17 @@ static bool fail_resuming(struct request *r, uint64_t now_ms) {
                "had room",
                s->config->resume_s);
     e.retry_after_ms = 1000;
-    metrics_resume(s->metrics, METRIC_RESUME_NO_WORKER, r->resume.cause);
-    request_fail(r, &e);
+    metrics_resume(s->metrics, METRIC_RESUME_NO_WORKER, c->resume.cause);
+    request_fail(c->request, &e);
     return true;
 }
 
-static bool fail_waiting(struct request *r, uint64_t now_ms) {
-    struct server *s = r->server;
-    if (r->state != REQUEST_QUEUED) return false;
-    if (resume_waits(&r->resume)) return fail_resuming(r, now_ms);
+static bool fail_waiting(struct choice *c, uint64_t now_ms) {
+    struct server *s = c->request->server;
+    if (c->state != CHOICE_QUEUED) return false;
+    if (resume_waits(&c->resume)) return fail_resuming(c, now_ms);
     struct apierr e = {0};
-    uint64_t waited = now_ms - r->queue_item.since_ms;
+    uint64_t waited = now_ms - c->queue_item.since_ms;
     uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;
     uint64_t no_worker = waited < without ? waited : without;
     if (s->no_ready_since_ms && (double)no_worker >= s->config->wait_ready_s * 1000) {
@@ -427,7 +391,7 @@ static bool fail_waiting(struct request *r, uint64_t now_ms) {
     } else {
         return false;
     }
-    request_fail(r, &e);
+    request_fail(c->request, &e);
     return true;
 }
 
@@ -435,7 +399,7 @@ static void tick_stream(struct request *r, uint64_t now_ms) {
     const struct config *c = r->server->config;
     if (!send_begun(r->send)) {
         uint64_t age = now_ms - r->received_us / 1000;
-        if ((double)age >= c->first_byte_s * 1000) r->format->begin(r);
+        if ((double)age >= c->first_byte_s * 1000) r->kind->format->begin(r);
         return;
     }
     bool silent = (double)(now_ms - send_last_ms(r->send)) >= c->stream_keepalive_s * 1000;
@@ -445,42 +409,56 @@ static void tick_stream(struct request *r, uint64_t now_ms) {
 }
 
 void request_tick(struct request *r, uint64_t now_ms) {
-    if (!is_accepted(r)) return;
+    if (!r->accepted) return;
     if (now_ms >= r->deadline_ms) {
         fail_deadline(r);
         return;
     }
-    if (fail_waiting(r, now_ms)) return;
+    for (uint32_t i = 0; i < r->choice_count; i++)
+        if (fail_waiting(&r->choices[i], now_ms)) return;
     if (r->params.stream) tick_stream(r, now_ms);
 }
 
 /* ---- figures ---- */
 
 struct request_usage request_usage(const struct request *r) {
-    return (struct request_usage){
-        .prompt = (uint32_t)r->prompt.len,
-        .cached = r->cached_tokens,
-        .completion = (uint32_t)r->taken,
-        .reasoning = r->reply ? (uint32_t)reply_reasoning_tokens(r->reply) : 0,
-    };
+    struct request_usage u = {0};
+    for (uint32_t i = 0; i < r->prompt_count; i++) u.prompt += (uint32_t)r->prompts[i].ids.len;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        const struct choice *c = &r->choices[i];
+        // A prompt counts once, however many choices it has.
+        if (i % (uint32_t)r->params.n == 0) u.cached += c->cached_tokens;
+        u.completion += (uint32_t)c->taken;
+        u.reasoning += (uint32_t)reply_reasoning_tokens(c->reply);
+    }
+    return u;
 }
 
 static double ms_between(uint64_t from_us, uint64_t to_us) {
     return from_us && to_us > from_us ? (double)(to_us - from_us) / 1000 : 0;
 }
 
-double request_queue_ms(const struct request *r) {
-    return ms_between(r->received_us, r->submitted_us);
+// The earlier of two moments, of which 0 is not known.
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return !a || (b && b < a) ? b : a;
 }
 
-double request_prefill_ms(const struct request *r) {
-    return ms_between(r->submitted_us, r->first_us);
-}
-
-double request_first_token_ms(const struct request *r) {
-    return ms_between(r->received_us, r->first_us);
-}
-
-double request_decode_ms(const struct request *r) {
-    return ms_between(r->first_us, r->last_us);
+struct request_figures request_figures(const struct request *r) {
+    struct request_figures f = {.rank = r->choice_count ? r->choices[0].rank : -1};
+    uint64_t submitted_us = 0, first_us = 0, last_us = 0;
+    for (uint32_t i = 0; i < r->choice_count; i++) {
+        const struct choice *c = &r->choices[i];
+        submitted_us = earlier(submitted_us, c->submitted_us);
+        first_us = earlier(first_us, c->first_us);
+        last_us = max_u64(last_us, c->last_us);
+        f.rounds += c->rounds;
+        f.drafted += c->drafted;
+        f.accepted += c->accepted;
+        f.resumed += c->resume.times;
+    }
+    f.queue_ms = ms_between(r->received_us, submitted_us);
+    f.prefill_ms = ms_between(submitted_us, first_us);
+    f.first_token_ms = ms_between(r->received_us, first_us);
+    f.decode_ms = ms_between(first_us, last_us);
+    return f;
 }

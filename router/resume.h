@@ -1,5 +1,5 @@
-/* resume: how a request survives the loss of its worker: it waits for another one of the same kind, or for a successor,
- * and goes on there behind the ids it has. Clients notice a pause. Pure; a part of struct request.
+/* resume: how a choice survives the loss of its worker: it waits for another one of the same kind, or for a successor,
+ * and goes on there behind the ids it has. Clients notice a pause. Pure; a part of struct choice.
  *
  * A request that has ids goes on only where the same bits would come: at a worker of equal fingerprint. One without any
  * may go anywhere. One that was live at RESUME_DEATHS_MAX unplanned deaths is given up: it may well be their cause. */

@@ -3,6 +3,7 @@
 #include "common/mem.h"
 #include "common/mono.h"
 #include "router/apierr.h"
+#include "router/cors.h"
 #include "router/http.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -205,16 +206,18 @@ struct send *send_new(struct http_call *c, struct send_set *set, const struct se
 
 /* ---- headers ---- */
 
-static const char *reason_phrase(int status) {
+const char *send_reason(int status) {
     static const struct {
         int status;
         const char *text;
     } phrases[] = {{200, "OK"},
                    {204, "No Content"},
                    {400, "Bad Request"},
+                   {401, "Unauthorized"},
                    {403, "Forbidden"},
                    {404, "Not Found"},
                    {405, "Method Not Allowed"},
+                   {408, "Request Timeout"},
                    {413, "Payload Too Large"},
                    {414, "URI Too Long"},
                    {415, "Unsupported Media Type"},
@@ -248,10 +251,37 @@ static void header_retry(h2o_req_t *req, uint32_t ms) {
     header_int(req, "retry-after-ms", ms);
 }
 
+static void header_preflight(h2o_req_t *req) {
+    h2o_iovec_t asked = http_header(req, "access-control-request-headers");
+    header(req, "access-control-allow-methods", "GET, POST, OPTIONS");
+    header(req, "access-control-max-age", "600");
+    if (asked.len)
+        h2o_add_header_by_str(&req->pool, &req->res.headers,
+                              H2O_STRLIT("access-control-allow-headers"), 1, NULL, asked.base,
+                              asked.len);
+}
+
+static void header_cors(h2o_req_t *req, const struct cors *cors, bool preflight) {
+    if (!cors_on(cors)) return;
+    h2o_iovec_t origin = http_header(req, "origin");
+    header(req, "vary", "Origin");
+    if (!origin.len || !cors_allows(cors, origin.base, origin.len)) return;
+    if (cors->any) origin = h2o_iovec_init(H2O_STRLIT("*"));
+    h2o_add_header_by_str(&req->pool, &req->res.headers, H2O_STRLIT("access-control-allow-origin"),
+                          1, NULL, origin.base, origin.len);
+    if (preflight)
+        header_preflight(req);
+    else
+        header(req, "access-control-expose-headers",
+               "X-Request-Id, Retry-After, retry-after-ms, x-should-retry, openai-processing-ms, "
+               "X-Railyard-Worker, X-Railyard-Queue-Ms, X-Railyard-First-Token-Ms");
+}
+
 static void set_head(struct send *s, const struct send_head *h, size_t length) {
     h2o_req_t *req = s->req;
+    if (h->status == 204) length = SIZE_MAX; // must not have one
     req->res.status = h->status;
-    req->res.reason = reason_phrase(h->status);
+    req->res.reason = send_reason(h->status);
     req->res.content_length = length;
     if (h->content_type) header(req, "content-type", h->content_type);
     header(req, "x-request-id", s->call->request_id);
@@ -260,6 +290,8 @@ static void set_head(struct send *s, const struct send_head *h, size_t length) {
         header(req, "x-accel-buffering", "no");
     }
     if (h->allow) header(req, "allow", h->allow);
+    if (h->status == 401) header(req, "www-authenticate", "Bearer");
+    header_cors(req, listener_cors(s->call->listener), h->preflight);
     if (h->retry_after_ms) header_retry(req, h->retry_after_ms);
     if (h->no_retry) header(req, "x-should-retry", "false");
     if (h->worker >= 0) header_int(req, "x-railyard-worker", h->worker);

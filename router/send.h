@@ -47,6 +47,7 @@ struct send_head {
     const char *allow;                // NULL: none
     uint32_t retry_after_ms;          // 0: none
     bool no_retry;                    // x-should-retry: false
+    bool preflight;                   // the answer to a browser's question before a request
     bool stream;                      // no length, not to be cached or buffered on the way
     int32_t worker;                   // -1: not known, and none of the next two
     int64_t queue_ms, first_token_ms; // -1: not known
@@ -72,6 +73,8 @@ size_t send_waiting_bytes(const struct send *s);
 uint64_t send_last_ms(const struct send *s); // when bytes were last handed to h2o
 // What is in the buffer is the last of the stream; ends the send.
 void send_end(struct send *s);
+
+const char *send_reason(int status); // the phrase of a status line
 
 // For handlers that answer at once.
 void send_reply(struct http_call *c, const struct send_head *h, const char *body, size_t len);

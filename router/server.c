@@ -8,7 +8,9 @@
 #include "router/access.h"
 #include "router/admin.h"
 #include "router/api_chat.h"
+#include "router/api_completions.h"
 #include "router/api_models.h"
+#include "router/api_openapi.h"
 #include "router/api_status.h"
 #include "router/api_tokenize.h"
 #include "router/apierr.h"
@@ -16,6 +18,7 @@
 #include "router/config.h"
 #include "router/control.h"
 #include "router/http.h"
+#include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/model.h"
@@ -55,7 +58,7 @@ struct runner {
     char **worker_argv;
     uv_timer_t tick;
     uv_prepare_t prepare;
-    uv_signal_t term, interrupt, hangup;
+    uv_signal_t term, interrupt, hangup, reopen;
     uint64_t tick_at_ms;
     uint64_t beat_ms;        // the last sign of life to the service manager
     uint64_t drain_since_ms; // 0: not draining
@@ -68,22 +71,22 @@ struct runner {
 /* ---- placing ---- */
 
 // A reply that has begun goes on only where its bits would be the same, and where all of it has room.
-static bool can_take(const struct request *r, const struct backend *b,
+static bool can_take(const struct choice *c, const struct backend *b,
                      const struct backend_info *info) {
     char kind[FINGERPRINT_DIGEST_BYTES];
-    if (r->ids.len == 0) return true;
+    if (c->ids.len == 0) return true;
     backend_kind(b, kind);
-    return resume_fits(&r->resume, kind) &&
-           info->status.context_max >= r->prompt.len + r->max_tokens;
+    return resume_fits(&c->resume, kind) &&
+           info->status.context_max >= choice_prompt(c)->len + c->max_tokens;
 }
 
-static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
+static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
                        struct pick_worker *ret) {
     struct backend *b = backends_at(s->backends, rank);
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY && can_take(r, b, &info),
+        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -93,54 +96,61 @@ static void ask_worker(struct server *s, const struct request *r, uint32_t rank,
 }
 
 // A worker's window may be smaller than what was known when the request came.
-static int fit_to(struct request *r, struct backend *b, struct apierr *e) {
+static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
     struct backend_info info;
     backend_info(b, &info);
+    const struct request *r = c->request;
     uint32_t context = info.status.context_max;
-    if (r->ids.len) return ST_OK; // its length was settled with its first id
-    return context ? prepare_limit(r, context, r->server->config->output_default, e) : ST_OK;
+    if (!context || c->ids.len) return ST_OK; // its length was settled with its first id
+    return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
+                         &c->max_tokens, e);
 }
 
 // One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
-static int place_on_best(struct server *s, struct request *r, const struct pick_worker *workers,
+static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)(r->prompt.len + r->ids.len));
+    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
-    if (fit_to(r, b, &e)) {
-        request_fail(r, &e);
+    if (fit_to(c, b, &e)) {
+        request_fail(c->request, &e);
         return ST_INVAL;
     }
-    return relay_submit(s->relay, r, b, &why) ? ST_FULL : ST_OK;
+    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
 }
 
-// False: no worker takes it now; the next STATUS, or a change of state, brings us back.
-static bool place(struct server *s, struct request *r) {
+// ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
+static int place(struct server *s, struct choice *c) {
     struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
     uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, r, rank, &workers[rank]);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, c, rank, &workers[rank]);
     for (;;) {
         int rank;
-        int st = place_on_best(s, r, workers, count, &rank);
-        if (st == ST_INVAL) return true; // it has failed
+        int st = place_on_best(s, c, workers, count, &rank);
+        if (st == ST_INVAL) return st;
         if (st == ST_OK) break;
-        if (rank < 0) return false;
+        if (rank < 0) return ST_FULL;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, &r->queue_item);
+    queue_remove(&s->queue, &c->queue_item);
     queue_left(&s->queue, mono_ms());
-    return true;
+    return ST_OK;
 }
 
 // In order; but one that waits for a worker of its kind does not hold up those behind it.
 static void place_all(struct server *s) {
     struct queue_item *next;
     for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
-        struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
-        next = queue_next(i); // a failed request is gone; one that fails never ends another
-        if (!place(s, r) && r->ids.len == 0) return;
+        struct choice *c = choice_of_item(i);
+        next = queue_next(i);
+        int st = place(s, c);
+        if (st == ST_INVAL)
+            next =
+                queue_first(&s->queue); // all its choices are gone, the next one may have been one
+        else if (st == ST_FULL && c->ids.len == 0)
+            return;
     }
 }
 
@@ -229,20 +239,27 @@ static void on_lost(void *arg, struct backend *b, const char *reason, bool plann
 /* ---- HTTP ---- */
 
 static const struct http_endpoint endpoints[] = {
-    {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions"},
-    {"/v1/models", false, HTTP_GET, api_models_list, "models"},
-    {"/v1/models/", true, HTTP_GET, api_models_one, "models"},
-    {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize"},
-    {"/livez", false, HTTP_GET, api_status_livez, "livez"},
-    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz"},
-    {"/health", false, HTTP_GET, api_status_health, "health"},
-    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics"},
-    {"/version", false, HTTP_GET, api_status_version, "version"},
+    {"/v1/chat/completions", false, HTTP_POST, api_chat_handle, "chat_completions", HTTP_KEYED},
+    {"/v1/chat/completions/render", false, HTTP_POST, api_render_handle, "render", HTTP_KEYED},
+    {"/v1/completions", false, HTTP_POST, api_completions_handle, "completions", HTTP_KEYED},
+    {"/v1/models", false, HTTP_GET, api_models_list, "models", HTTP_KEYED},
+    {"/v1/models/", true, HTTP_GET, api_models_one, "models", HTTP_KEYED},
+    {"/v1/tokenize", false, HTTP_POST, api_tokenize_handle, "tokenize", HTTP_KEYED},
+    {"/v1/detokenize", false, HTTP_POST, api_detokenize_handle, "detokenize", HTTP_KEYED},
+    {"/livez", false, HTTP_GET, api_status_livez, "livez", HTTP_OPEN},
+    {"/readyz", false, HTTP_GET, api_status_readyz, "readyz", HTTP_OPEN},
+    {"/health", false, HTTP_GET, api_status_health, "health", HTTP_OPEN},
+    {"/metrics", false, HTTP_GET, api_status_metrics, "metrics", HTTP_METRICS},
+    {"/version", false, HTTP_GET, api_status_version, "version", HTTP_METRICS},
+    {"/openapi.json", false, HTTP_GET, api_openapi_handle, "openapi", HTTP_KEYED},
 };
 
 static void on_call_over(void *app, struct http_call *c) {
     struct server *s = app;
     double seconds = (double)(mono_us() - c->begun_us) / 1e6;
+    if (c->key && c->facts.generated)
+        metrics_key_tokens(s->metrics, c->key->name, c->facts.prompt_tokens,
+                           c->facts.completion_tokens);
     metrics_http(s->metrics, c->endpoint ? c->endpoint->name : NULL, c->status, seconds);
     access_write(s->access, c, s->model->names[0]);
 }
@@ -257,7 +274,19 @@ static int open_api(struct server *s, struct err *e) {
         .endpoint_count = sizeof endpoints / sizeof *endpoints,
         .metrics = s->metrics,
         .on_call_over = on_call_over,
-        .body_bytes_max = (size_t)c->body_bytes_max,
+        .limits = {.head_bytes_max = (size_t)c->head_bytes_max,
+                   .fields_max = (size_t)c->head_fields_max,
+                   .uri_bytes_max = (size_t)c->uri_bytes_max,
+                   .body_bytes_max = (size_t)c->body_bytes_max},
+        .bodies_bytes_max = (size_t)c->bodies_bytes_max,
+        .body_rate_min = (double)c->body_rate_min,
+        .body_rate_after_s = c->body_rate_after_s,
+        .h2_streams_max = (uint32_t)c->h2_streams_max,
+        .h2_resets_max = (uint32_t)c->h2_resets_max,
+        .tls_cert = c->tls_cert,
+        .tls_key = c->tls_key,
+        .keys = s->keys,
+        .metrics_auth = c->metrics_auth,
         .header_s = c->header_s,
         .body_s = c->body_s,
         .keepalive_s = c->keepalive_s,
@@ -266,7 +295,9 @@ static int open_api(struct server *s, struct err *e) {
         .half_close = c->half_close,
         .overload_status = atoi(c->overload_status),
     };
-    int st = listener_new(&s->api, &lc, e);
+    int st = cors_init(&lc.cors, c->cors_origins, keys_any(s->keys), e);
+    if (st) return st;
+    st = listener_new(&s->api, &lc, e);
     return st ? (int)err_prefix(e, "api.listen") : ST_OK;
 }
 
@@ -276,7 +307,7 @@ static void fail_all(struct server *s, const struct apierr *why) {
     struct request *r, *next;
     for (r = TAILQ_FIRST(&s->requests); r; r = next) {
         next = TAILQ_NEXT(r, link); // ending one never ends another
-        if (r->state == REQUEST_PREPARING && r->preparing_on_pool) continue;
+        if (r->preparing_on_pool) continue;
         request_fail(r, why);
     }
 }
@@ -295,6 +326,7 @@ static void close_rest(struct runner *r) {
     uv_close((uv_handle_t *)&r->term, NULL);
     uv_close((uv_handle_t *)&r->interrupt, NULL);
     uv_close((uv_handle_t *)&r->hangup, NULL);
+    uv_close((uv_handle_t *)&r->reopen, NULL);
 }
 
 static void on_workers_stopped(void *arg) {
@@ -363,6 +395,20 @@ static void drain(struct runner *r, uint64_t now) {
     if (listener_connections(s->api) == 0) stop_workers(r);
 }
 
+// What files hold: keys and the certificate. What cannot be read leaves what there was.
+static void reload(struct server *s) {
+    struct err e = {0};
+    if (keys_reload(s->keys, &e))
+        log_warn("reload_keys", "reason=\"%s\"", e.msg);
+    else
+        log_info("reload_keys", "keys=%zu", keys_count(s->keys));
+    if (!s->api || !*s->config->tls_cert) return;
+    if (listener_reload_tls(s->api, &e))
+        log_warn("reload_tls", "reason=\"%s\"", e.msg);
+    else
+        log_info("reload_tls", "cert=\"%s\"", s->config->tls_cert);
+}
+
 // Nobody will compute anything here: whoever started us is to know, by the exit status.
 static void give_up_without_workers(struct runner *r) {
     struct server *s = &r->s;
@@ -381,7 +427,14 @@ static void give_up_without_workers(struct runner *r) {
 
 static void on_signal(uv_signal_t *h, int signum) {
     struct runner *r = h->data;
-    if (signum == SIGHUP) return; // nothing is reloadable yet that a file could change
+    if (signum == SIGHUP) {
+        reload(&r->s);
+        return;
+    }
+    if (signum == SIGUSR1) {
+        access_reopen(r->s.access);
+        return;
+    }
     if (r->phase == RUNNING) {
         begin_drain(r);
         return;
@@ -433,12 +486,15 @@ static void start_timers(struct runner *r) {
     uv_signal_init(&s->loop, &r->term);
     uv_signal_init(&s->loop, &r->interrupt);
     uv_signal_init(&s->loop, &r->hangup);
-    r->tick.data = r->prepare.data = r->term.data = r->interrupt.data = r->hangup.data = r;
+    uv_signal_init(&s->loop, &r->reopen);
+    r->tick.data = r->prepare.data = r->term.data = r->interrupt.data = r;
+    r->hangup.data = r->reopen.data = r;
     uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
     uv_prepare_start(&r->prepare, on_prepare);
     uv_signal_start(&r->term, on_signal, SIGTERM);
     uv_signal_start(&r->interrupt, on_signal, SIGINT);
     uv_signal_start(&r->hangup, on_signal, SIGHUP);
+    uv_signal_start(&r->reopen, on_signal, SIGUSR1);
 }
 
 static int start_workers(struct runner *r, struct err *e) {
@@ -475,6 +531,9 @@ static int open_all(struct runner *r, struct err *e) {
     const struct config *c = s->config;
     struct model_config mc = {c->model, c->model_name, c->model_aliases, c->template_rules};
     int st = model_open(&s->model, &mc, e);
+    if (!st) st = keys_open(&s->keys, c->keys_file, c->keys, e);
+    if (!st && !*c->tls_cert != !*c->tls_key)
+        st = err_set(e, ST_INVAL, "wanted both of api.tls_cert and api.tls_key, found one");
     if (!st) st = access_open(&s->access, c->access_log, e);
     if (!st) st = config_make_run_dir(r->config, &r->run_dir_temporary, e);
     if (st) return st;
@@ -494,7 +553,8 @@ static int open_all(struct runner *r, struct err *e) {
         .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen) st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, e);
+    if (!st && *c->ops_listen)
+        st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, s->keys, e);
     return st ? st : start_workers(r, e);
 }
 
@@ -507,6 +567,7 @@ static void close_all(struct runner *r) {
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
+    keys_close(s->keys);
     model_close(s->model);
     config_free_argv(r->worker_argv);
     free(r->program);

@@ -15,6 +15,7 @@ struct backends;
 struct config;
 struct control;
 struct err;
+struct keys;
 struct listener;
 struct metrics;
 struct model;
@@ -33,6 +34,7 @@ struct server {
     struct metrics *metrics;
     struct snapshots *snapshots;
     struct access_log *access;
+    struct keys *keys;
     struct listener *api; // NULL: closed
     struct ops *ops;
     struct admin *admin;

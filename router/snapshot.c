@@ -80,6 +80,12 @@ static void fill_status(struct snapshot_worker *w, const struct frame_status *st
     w->rounds = st->rounds;
     w->tokens = st->tokens;
     w->prompt_tokens = st->prompt_tokens;
+    COPY(w->embedding, st->embedding);
+    w->memory_count = min_u32(st->memory_count, SNAPSHOT_PARTS_MAX);
+    for (uint32_t i = 0; i < w->memory_count; i++) {
+        COPY(w->memory[i].name, st->memory[i].name);
+        w->memory[i].bytes = st->memory[i].bytes;
+    }
 }
 
 static void fill_worker(struct snapshot_worker *w, const struct backend *b) {

@@ -9,7 +9,12 @@
 
 struct backends;
 
-enum { SNAPSHOT_WORKERS_MAX = 64, SNAPSHOT_TEXT_BYTES = 128 };
+enum {
+    SNAPSHOT_WORKERS_MAX = 64,
+    SNAPSHOT_TEXT_BYTES = 128,
+    SNAPSHOT_PARTS_MAX = 32,
+    SNAPSHOT_PART_BYTES = 48
+};
 
 struct snapshot_worker {
     uint32_t rank, generation;
@@ -29,6 +34,12 @@ struct snapshot_worker {
     uint32_t kv_blocks_used, kv_blocks_total, kv_block_tokens;
     uint64_t kept_prefix_tokens;
     double fill_tokens_per_s, round_ms;
+    char embedding[SNAPSHOT_TEXT_BYTES]; // where its rows are and why
+    struct {
+        char name[SNAPSHOT_PART_BYTES];
+        uint64_t bytes;
+    } memory[SNAPSHOT_PARTS_MAX];
+    uint32_t memory_count;
     uint64_t restarts, rounds, tokens, prompt_tokens;
     uint64_t since_ms, last_progress_ms; // monotonic
     uint64_t up_ms;                      // since it joined

@@ -1,14 +1,14 @@
 #!/bin/sh
 # The runs that are too long for tests/run.sh, which runs a twentieth of each.
 #
-#   sh tests/long.sh [NAME]...      chaos soak alarm fuzz; none: all, about 65 minutes
+#   sh tests/long.sh [NAME]...      chaos soak alarm frames fuzz; none: all, about 90 minutes
 #
 # Builds what it needs in build-run/ (as tests/run.sh does, whose packages must be there). Output goes to the terminal; the last
 # line of each run says whether it passed, the exit status whether all did. docs/notes/long.md keeps what was printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:$PATH
-names=${*:-chaos soak alarm fuzz}
+names=${*:-chaos soak alarm frames fuzz}
 failed=
 
 build() {
@@ -41,10 +41,14 @@ for name in $names; do
         build tsan -Db_sanitize=thread -Db_lundef=false
         e2e build-run/tsan 1 alarm RAILYARD_ALARM_S=600
         ;;
+    frames)
+        build gcc
+        e2e build-run/gcc 0 frame_fuzz RAILYARD_FUZZ_S=300
+        ;;
     fuzz)
         sh tests/fuzz/run.sh all 600 || failed="$failed fuzz"
         ;;
-    *) echo "no long run '$name'; there are: chaos soak alarm fuzz" >&2; exit 2 ;;
+    *) echo "no long run '$name'; there are: chaos soak alarm frames fuzz" >&2; exit 2 ;;
     esac
 done
 [ -z "$failed" ] && { echo "all passed:" $names; exit 0; }

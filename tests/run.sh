@@ -95,18 +95,29 @@ finish() {
 
 if [ -n "$install" ]; then
     # shellcheck disable=SC2086  # lists of words
-    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test || finish
+    step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
+        $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
-if step 'build gcc' "$top/build-gcc.log" build gcc; then
+step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
+# The kernels are compiled for two architectures, once: the other builds have the host side alone.
+# shellcheck disable=SC2317  # called through step
+find_nvcc() { packages_nvcc "$top/nvcc" >"$top/nvcc.path"; }
+gpu='-Dgpu=auto'
+if [ -n "$install" ]; then
+    step nvcc "$top/nvcc.log" find_nvcc || finish
+    PATH=$PATH:$(cat "$top/nvcc.path")
+    gpu='-Dgpu=enabled'
+fi
+if step 'build gcc' "$top/build-gcc.log" build gcc $gpu -Dgpu_archs=80,90a; then
     for s in $suites; do suite gcc "$s"; done
 fi
-CC=clang-14 step 'build clang' "$top/build-clang.log" build clang -Dfuzz=true
+CC=clang-14 step 'build clang' "$top/build-clang.log" build clang -Dfuzz=true -Dgpu=disabled
 if [ -n "$sanitizers" ]; then
     # Leak checks at the end of every program come with address.
-    if step 'build asan' "$top/build-asan.log" build asan -Db_sanitize=address,undefined -Db_lundef=false; then
+    if step 'build asan' "$top/build-asan.log" build asan -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false; then
         for s in $suites; do suite asan "$s"; done
     fi
-    if step 'build tsan' "$top/build-tsan.log" build tsan -Db_sanitize=thread -Db_lundef=false; then
+    if step 'build tsan' "$top/build-tsan.log" build tsan -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false; then
         for s in $suites; do
             case $s in unit | mock | e2e) suite tsan "$s" ;; esac # goldens and corpora have one thread or none of ours
         done

@@ -115,6 +115,7 @@ int cmd_inspect(const struct options *o) {
     struct checkpoint *c = NULL;
     struct err e = {0};
     const char *wrong = o->check ? "" : "wrong       ";
+    if (o->plan) return cmd_plan(o);
     if (checkpoint_open(&c, o->model, &e)) {
         printf("%s%s\n", wrong, e.msg);
         return EXIT_CODE_MODEL;

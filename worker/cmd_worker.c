@@ -5,6 +5,7 @@
 #include "common/notify.h"
 #include "common/strbuf.h"
 #include "common/version.h"
+#include "kernels/cuda/devices.h"
 #include "proto/frame.h"
 #include "worker/cmd.h"
 #include "worker/engine/engine.h"
@@ -25,6 +26,7 @@
 struct identity { // the strings behind a HELLO
     char *model, *lobby, *build;
     char name[256], token[64];
+    struct cuda_device_info gpu; // all empty: none
 };
 
 // A process started by hand is told apart from others by random bytes of its own.
@@ -39,6 +41,7 @@ static void identity_init(struct identity *id, const struct options *o) {
     *id = (struct identity){0};
     id->model = options_model_name(o);
     id->lobby = options_lobby(o);
+    devices_own(o, &id->gpu);
     strbuf_printf(&b, "%s %s", version_string(), version_commit());
     id->build = strbuf_take(&b);
     if (o->name[0])
@@ -67,9 +70,9 @@ static struct frame_hello hello_of(const struct identity *id, const struct optio
         .token = id->token,
         .name = id->name,
         .model = id->model,
-        .gpu_name = "",
-        .gpu_uuid = "",
-        .gpu_pci = "",
+        .gpu_name = id->gpu.name,
+        .gpu_uuid = id->gpu.uuid,
+        .gpu_pci = id->gpu.pci,
         .fingerprint = {id->build, "", "", "", ""},
     };
 }
@@ -122,6 +125,7 @@ int cmd_worker(const struct options *o) {
     struct link_config c = {.lobby = id.lobby,
                             .hello = &hello,
                             .runner = runner,
+                            .alive = o->alive,
                             .signal_fd = signals,
                             .on_loaded = on_loaded,
                             .arg = &loaded};

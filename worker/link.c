@@ -69,27 +69,47 @@ static struct frame_fingerprint fingerprint_of(const struct link *l) {
     return f;
 }
 
+// The arena's regions, then what is not in it.
+static uint32_t memory_of(const struct engine_info *info,
+                          struct frame_memory ret[FRAME_MEMORY_MAX]) {
+    uint32_t n = 0;
+    if (!info) return 0;
+    for (; n < info->regions_count && n < FRAME_MEMORY_MAX - 2; n++)
+        ret[n] = (struct frame_memory){info->regions[n].name, info->regions[n].bytes};
+    if (!info->pinned_bytes) return n;
+    ret[n++] = (struct frame_memory){"pinned host memory", info->pinned_bytes};
+    ret[n++] = (struct frame_memory){"left on the card", info->device_free_bytes};
+    return n;
+}
+
 static int send_status(struct link *l, const struct runner_status *s) {
+    const struct engine_info *info = runner_info(l->c.runner);
+    struct frame_memory memory[FRAME_MEMORY_MAX];
+    uint32_t memory_count = memory_of(info, memory);
     struct err e = {0};
-    struct frame f = {.type = FRAME_STATUS,
-                      .status = {.state = state_of(l, s),
-                                 .reason = s->reason,
-                                 .load_fraction = s->load_fraction,
-                                 .progress = s->progress,
-                                 .streams_running = s->streams_running,
-                                 .streams_max = s->streams_max,
-                                 .room = l->draining ? 0 : s->room,
-                                 .context_max = s->context_max,
-                                 .vocab_size = s->vocab_size,
-                                 .kv_blocks_used = s->kv_blocks_used,
-                                 .kv_blocks_total = s->kv_blocks_total,
-                                 .kv_block_tokens = s->kv_block_tokens,
-                                 .fill_tokens_per_s = s->fill_tokens_per_s,
-                                 .round_ms = s->round_ms,
-                                 .rounds = s->rounds,
-                                 .tokens = s->tokens,
-                                 .prompt_tokens = s->prompt_tokens,
-                                 .fingerprint = fingerprint_of(l)}};
+    struct frame f = {
+        .type = FRAME_STATUS,
+        .status = {.state = state_of(l, s),
+                   .reason = s->reason,
+                   .load_fraction = s->load_fraction,
+                   .progress = s->progress,
+                   .streams_running = s->streams_running,
+                   .streams_max = s->streams_max,
+                   .room = l->draining ? 0 : s->room,
+                   .context_max = s->context_max,
+                   .vocab_size = s->vocab_size,
+                   .kv_blocks_used = s->kv_blocks_used,
+                   .kv_blocks_total = s->kv_blocks_total,
+                   .kv_block_tokens = s->kv_block_tokens,
+                   .fill_tokens_per_s = s->fill_tokens_per_s,
+                   .round_ms = s->round_ms,
+                   .rounds = s->rounds,
+                   .tokens = s->tokens,
+                   .prompt_tokens = s->prompt_tokens,
+                   .fingerprint = fingerprint_of(l),
+                   .embedding = info && info->embedding_rule ? info->embedding_rule : "",
+                   .memory = memory,
+                   .memory_count = memory_count}};
     l->status_ms = mono_ms();
     l->changes = s->changes;
     l->status_due = false;
@@ -344,7 +364,10 @@ static enum exit_code run(struct link *l) {
 }
 
 enum exit_code link_run(const struct link_config *c) {
-    struct link l = {.c = *c, .supervised = c->hello->supervised, .progress_s = PROGRESS_S};
+    struct link l = {.c = *c,
+                     .supervised = c->hello->supervised,
+                     .progress_s = PROGRESS_S,
+                     .service.alive = c->alive};
     enum exit_code code = run(&l);
     arena_fini(&l.arena);
     strbuf_fini(&l.made);

@@ -14,6 +14,7 @@ struct link_config {
     const char *lobby;               // nng url
     const struct frame_hello *hello; // its fingerprint is completed once the engine is loaded
     struct runner *runner;
+    const char *alive;            // service.h; "": none
     int signal_fd;                // a signalfd of SIGTERM and SIGINT
     void (*on_loaded)(void *arg); // once, when the engine has been loaded: the start-up report
     void *arg;

@@ -15,17 +15,13 @@ static void print_usage(void) {
         "  railyard-worker [worker] MODEL [flags]     serve the router of --lobby\n"
         "  railyard-worker logits MODEL --out=F.npy   a JSON array of ids on stdin to logits\n"
         "  railyard-worker inspect MODEL              what the checkpoint holds and what is wrong\n"
+        "  railyard-worker inspect MODEL --plan --context=N --room-gib=X   what it would take of a "
+        "GPU\n"
         "  railyard-worker bench engine MODEL         what rounds cost here\n"
         "  railyard-worker --list-devices             the GPUs, as JSON\n"
         "  railyard-worker version\n\n"
         "MODEL is a checkpoint's folder.\n\n");
     options_help();
-}
-
-// GPUs that a worker of this build can run on: the CPU is no entry.
-int cmd_list_devices(void) {
-    puts("[]");
-    return EXIT_CODE_OK;
 }
 
 static int usage_error(const char *what) {

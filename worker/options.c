@@ -19,14 +19,14 @@ static const struct setting table[] = {
      "the router's lobby, ipc://PATH (default lobby.sock in run.dir)"},
     {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
      "folder of the router's sockets (default /run/railyard, else $XDG_RUNTIME_DIR/railyard)"},
+    {"alive", SETTING_STRING, IN(alive), NULL, 0, 0, NULL, NULL,
+     "file whose time of change is renewed while loading and rounds go on, for a liveness probe"},
     {"name", SETTING_STRING, IN(name), NULL, 0, 0, NULL, NULL,
      "what people call this worker (default the host's name)"},
-    {"token", SETTING_STRING, IN(token), NULL, 0, 0, NULL, NULL,
-     "given by the router that started this worker; it then ends with that router"},
     {"backend", SETTING_CHOICE, IN(backend), "auto", 0, 0, "auto|cpu|cuda", NULL,
      "where to compute; auto: on a GPU where there is one"},
-    {"device", SETTING_INT, IN(device), "0", 0, 63, NULL, NULL,
-     "the GPU's number among those that --list-devices shows"},
+    {"device", SETTING_INT, IN(device), "-1", -1, 63, NULL, NULL,
+     "the GPU's number among those that --list-devices shows; -1: the rank, modulo their count"},
     {"embedding", SETTING_CHOICE, IN(embedding), "auto", 0, 0, "auto|card|host", NULL,
      "where the embedding's rows live; auto: in host memory only when the card has no room for "
      "them"},
@@ -51,6 +51,15 @@ static const struct setting table[] = {
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
+    {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
+     "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
+     "no GPU"},
+    {"room-gib", SETTING_REAL, IN(room_gib), "24", 0, 1 << 20, NULL, "GiB",
+     "inspect --plan: what is free on the card"},
+    {"plan-sm", SETTING_INT, IN(plan_sm), "90", 80, 200, NULL, NULL,
+     "inspect --plan: its compute capability, times ten"},
+    {"plan-unified", SETTING_BOOL, IN(plan_unified), "off", 0, 0, NULL, NULL,
+     "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
      "inspect: print nothing but what is wrong"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
@@ -67,12 +76,20 @@ int options_init(struct options *o, int argc, char **argv, struct err *e) {
     settings_init(&o->settings, table, SETTING_COUNT, o);
     o->args = mem_calloc((size_t)argc + 1, sizeof *o->args);
     int st = settings_parse(&o->settings, argc, argv, o->args, &o->args_count, e);
-    if (st) options_fini(o);
-    return st;
+    if (st) {
+        options_fini(o);
+        return st;
+    }
+    // A flag would show it to every user of the machine in the list of processes.
+    const char *token = getenv("RAILYARD_TOKEN");
+    o->token = mem_strdup(token ? token : "");
+    return ST_OK;
 }
 
 void options_fini(struct options *o) {
     settings_fini(&o->settings);
+    free(o->token);
+    o->token = NULL;
     free(o->args);
     o->args = NULL;
 }
@@ -87,12 +104,16 @@ void options_help(void) {
 void options_log(const struct options *o) {
     struct strbuf b = {0};
     for (size_t i = 0; i < SETTING_COUNT; i++) {
-        if (!o->settings.given[i] || table[i].offset == IN(token)) continue;
+        if (!o->settings.given[i]) continue;
         strbuf_printf(&b, " %s=", table[i].name);
         settings_print(&o->settings, &table[i], &b);
     }
     log_info("settings", "model=\"%s\"%s", o->model, strbuf_str(&b));
     strbuf_fini(&b);
+}
+
+uint32_t options_device(const struct options *o) {
+    return (uint32_t)(o->device >= 0 ? o->device : o->rank > 0 ? o->rank : 0);
 }
 
 void options_engine(const struct options *o, struct engine_config *ret) {
@@ -106,7 +127,8 @@ void options_engine(const struct options *o, struct engine_config *ret) {
         .round_rows_max = (uint32_t)o->round_rows,
         .memory_fraction = o->memory_fraction,
         .kv = o->kv,
-        .device = (uint32_t)o->device,
+        .device = options_device(o),
+        .device_wraps = o->device < 0,
         .embedding = o->embedding,
         .scratch_disjoint = !strcmp(o->scratch, "disjoint"),
         .spoil_dead = o->nan_fill,

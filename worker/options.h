@@ -10,7 +10,8 @@ struct engine_config;
 
 struct options {
     // Where it serves.
-    char *lobby, *run_dir, *token, *name;
+    char *lobby, *run_dir, *name, *alive;
+    char *token; // RAILYARD_TOKEN of the environment, from the router that started us; "": none did
     int64_t rank;
     // What it runs.
     char *backend, *kv, *fault, *embedding, *scratch;
@@ -19,6 +20,9 @@ struct options {
     double memory_fraction;
     // Subcommands.
     char *out;
+    bool plan, plan_unified;
+    double room_gib;
+    int64_t plan_sm;
     // Itself.
     char *log_level;
     bool list_devices, help, version;
@@ -35,6 +39,8 @@ int options_init(struct options *o, int argc, char **argv, struct err *e);
 void options_fini(struct options *o);
 void options_help(void);
 void options_log(const struct options *o); // what differs from the defaults, one line
+uint32_t
+options_device(const struct options *o); // the GPU's number, or what it is the remainder of
 void options_engine(const struct options *o, struct engine_config *ret);
 // The lobby's nng url: --lobby (a path will do), else lobby.sock in run.dir or where routers put it. The caller frees.
 char *options_lobby(const struct options *o);

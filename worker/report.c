@@ -1,4 +1,4 @@
-/* report: what has been loaded, where its memory went and how much it can serve. One write, so that it is not torn. */
+/* report: what has been loaded, where its memory went and how much it can serve. Logged as a whole, so that it is not torn. */
 #include "common/log.h"
 #include "common/strbuf.h"
 #include "common/version.h"
@@ -7,7 +7,6 @@
 #include "worker/options.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 static double gib(uint64_t bytes) {
     return (double)bytes / (1 << 30);
@@ -24,6 +23,9 @@ static void add_regions(struct strbuf *b, const struct engine_info *info) {
     for (uint32_t i = 0; i < info->regions_count; i++) sum += info->regions[i].bytes;
     strbuf_printf(b, "  memory     %.3f GiB in all\n", gib(sum));
     for (uint32_t i = 0; i < info->regions_count; i++) add_region(b, &info->regions[i]);
+    if (!info->pinned_bytes) return;
+    add_region(b, &(struct engine_region){"pinned host memory", info->pinned_bytes});
+    add_region(b, &(struct engine_region){"left on the card", info->device_free_bytes});
 }
 
 void report_loaded(const struct options *o, const struct engine_info *info) {
@@ -39,12 +41,16 @@ void report_loaded(const struct options *o, const struct engine_info *info) {
                   gib(info->weights_bytes), gib(info->kv_bytes), gib(info->state_bytes),
                   gib(info->scratch_bytes));
     add_regions(&b, info);
-    strbuf_printf(&b, "  serves     %u streams, contexts up to %u; %u KV blocks of %u tokens\n",
-                  info->streams_max, info->context_max, info->kv_blocks_total,
-                  info->kv_block_tokens);
+    strbuf_printf(&b, "  embedding  %.3f GiB, %s\n", gib(info->embedding_bytes),
+                  info->embedding_rule);
+    strbuf_printf(
+        &b,
+        "  serves     %u streams, contexts up to %u, %u of them whole; %u KV blocks of %u "
+        "tokens\n",
+        info->streams_max, info->context_max, info->streams_whole, info->kv_blocks_total,
+        info->kv_block_tokens);
     strbuf_printf(&b, "  checkpoint %.16s...; %s\n", info->checkpoint_digest, info->rope_rule);
-    ssize_t n = write(STDERR_FILENO, b.p, b.len);
-    (void)n; // a report that cannot be written has nowhere to say so
+    log_raw(b.p, b.len);
     log_info("loaded", "streams=%u context=%u weights_gib=%.3f", info->streams_max,
              info->context_max, gib(info->weights_bytes));
     strbuf_fini(&b);

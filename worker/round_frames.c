@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +56,8 @@ int round_frames_vocab(struct round_frames *f, const struct frame_vocab *v, stru
         used[i] = (struct engine_range){v->used[i].first, v->used[i].count};
     int st = engine_set_vocab(f->eng, used, v->used_count, ids_of(f, v->stop), v->stop.count, e);
     if (st) return err_prefix(e, "the router's vocabulary"), st;
+    f->think_close = v->think_close;
+    f->tool_open = v->tool_open;
     f->has_vocab = true;
     return ST_OK;
 }
@@ -122,9 +125,13 @@ static int submit(struct round_frames *f, const struct frame_submit *s, struct e
     uint32_t slot = free_slot(f);
     if (!f->has_vocab) return err_set(e, ST_FULL, "the vocabulary has not come yet");
     if (slot == f->slots) return err_set(e, ST_FULL, "all %u streams are in use", f->slots);
-    if (s->think_budget >= 0)
-        return err_set(e, ST_UNSUPPORTED, "think_budget: this engine has no thinking budget");
+    bool bounded = s->think_budget >= 0 && s->in_thought;
+    if (bounded && f->think_close < 0)
+        return err_set(e, ST_UNSUPPORTED, "think_budget: the vocabulary has no end of thought");
     struct engine_request r = request_of(f, s, slot);
+    struct engine_thought thought = {(uint32_t)s->think_budget, (uint32_t)f->think_close,
+                                     f->tool_open};
+    if (bounded) r.thought = &thought;
     uint64_t handle;
     int st = engine_submit(f->eng, &r, &handle, e);
     if (st) return st;
@@ -248,8 +255,19 @@ static void measure(struct round_frames *f, const struct engine_round *round, ui
     smooth(&f->fill_tokens_per_s, (double)filled / (round->round_us / 1e6), 0.3);
 }
 
+// NaN here is NaN for good: the client is told, and nobody else is touched.
+static void put_broken(struct round_frames *f, const struct engine_event *ev) {
+    struct round_stream *s = &f->streams[ev->tag];
+    char why[96];
+    snprintf(why, sizeof why, "the model's logits behind token %u are no finite numbers",
+             ev->prompt_count + ev->completion_count);
+    put_fail(f, s->name, FRAME_FAIL_INTERNAL, why);
+    release(f, s);
+}
+
 static void put_done(struct round_frames *f, const struct engine_event *ev) {
     struct round_stream *s = &f->streams[ev->tag];
+    if (ev->finish == ENGINE_FINISH_BROKEN) return put_broken(f, ev);
     struct frame x = {.type = FRAME_DONE,
                       .done = {.stream = s->name,
                                .finish = ev->finish == ENGINE_FINISH_STOP ? FRAME_FINISH_STOP

@@ -18,9 +18,10 @@ struct round_frames {
     uint32_t generation;
     struct round_stream *streams; // by slot, which is the engine's tag
     uint32_t slots, count;
-    bool has_vocab;
-    bool full;         // the last request did not fit; none will before a stream ends
-    uint64_t progress; // ids and filled rows
+    bool has_vocab;                 // then:
+    int64_t think_close, tool_open; // -1: none
+    bool full;                      // the last request did not fit; none will before a stream ends
+    uint64_t progress;              // ids and filled rows
     uint64_t rounds, tokens, prompt_tokens;
     double fill_tokens_per_s, round_ms; // smoothed
     struct strbuf out, bytes;           // bytes: scratch

@@ -2,6 +2,7 @@
 #include "worker/runner.h"
 #include "common/arena.h"
 #include "common/err.h"
+#include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "worker/engine/engine.h"
@@ -15,6 +16,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+enum { LOAD_TOLD_MS = 1000 }; // between two lines about loading
 
 enum command_kind { COMMAND_VOCAB, COMMAND_SUBMIT, COMMAND_CANCEL };
 
@@ -46,6 +49,7 @@ struct runner {
     struct engine_info info; // as of the end of loading: its strings live as long as the engine
     struct strbuf out;       // frames of `generation`: u32 length, bytes, ...
 
+    uint64_t load_told_ms;     // engine thread: when the last line about loading was written
     _Atomic uint32_t load_ppm; // parts of a million; from engine_new's callback
 
     // The engine thread's alone.
@@ -144,6 +148,12 @@ static void on_load(void *arg, uint64_t done_bytes, uint64_t total_bytes) {
     struct runner *r = arg;
     uint32_t ppm = total_bytes ? (uint32_t)((double)done_bytes / (double)total_bytes * 1e6) : 0;
     atomic_store_explicit(&r->load_ppm, ppm < 1000000 ? ppm : 1000000, memory_order_relaxed);
+    uint64_t now = mono_ms();
+    if (!r->load_told_ms) r->load_told_ms = now;
+    if (now - r->load_told_ms < LOAD_TOLD_MS) return;
+    r->load_told_ms = now;
+    log_info("loading", "percent=%u gib=%.2f of=%.2f", ppm / 10000, (double)done_bytes / (1 << 30),
+             (double)total_bytes / (1 << 30));
 }
 
 // What the router should know of the engine and its streams. changed: at once.

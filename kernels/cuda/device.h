@@ -44,6 +44,7 @@ struct cuda {
     bool measuring;         // launches are only asked what they need
     uint64_t need_scratch_bytes;
     uint32_t need_counters;
+    uint64_t plan_room; // without a device: what it would have
     bool failed;
     struct err trouble; // of the first call that failed
 };

@@ -2,10 +2,12 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/ops.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +164,10 @@ int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *config, struct 
     struct cuda cuda = {0};
     struct ops o;
     fill_table(&o, &cuda);
+    if (!cuda_built() && !config->partial)
+        return err_set(
+            e, ST_UNSUPPORTED,
+            "CUDA backend: this build has no kernels, because nvcc was not found for it");
     int st = config->partial ? ST_OK : check_complete(&o, e);
     if (!st) st = cuda_open(&cuda, config->driver, config->device, config->pool, e);
     if (st) return st;
@@ -169,4 +175,31 @@ int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *config, struct 
     *c = cuda;
     fill_table(ret, c);
     return ST_OK;
+}
+
+static uint64_t plan_room(void *ctx) {
+    const struct cuda *c = ctx;
+    return c->plan_room;
+}
+
+static int plan_sync(void *ctx, struct err *e) {
+    return ST_OK;
+}
+
+int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified, struct err *e) {
+    const struct cuda_arch *arch = cuda_archs;
+    while (arch->sm && arch->sm != sm) arch++;
+    if (!arch->sm)
+        return err_set(e, ST_INVAL, "GPU: wanted sm 80, 86, 89, 90, 100 or 120, found %u", sm);
+    struct cuda *c = mem_calloc(1, sizeof *c);
+    *c = (struct cuda){.arch = *arch, .unified = unified, .plan_room = room, .measuring = true};
+    snprintf(c->name, sizeof c->name, "a GPU to be");
+    snprintf(c->variant, sizeof c->variant, "sm_%u", sm);
+    fill_table(ret, c);
+    ret->free_bytes = plan_room;
+    ret->sync = plan_sync;
+    ret->close = free;
+    int st = check_complete(ret, e);
+    if (st) ops_close(ret);
+    return st;
 }

@@ -10,6 +10,7 @@ struct conv_store_args;
 struct delta_gates_args;
 struct delta_norm_args;
 struct delta_scan_args;
+struct draw_args;
 struct embed_args;
 struct expert_sum_args;
 struct experts_args;
@@ -38,6 +39,7 @@ struct swiglu_args;
     X(delta_norm)                                                                                  \
     X(delta_scan)                                                                                  \
     X(gated_norm)                                                                                  \
+    X(draw)                                                                                        \
     X(router)                                                                                      \
     X(experts)                                                                                     \
     X(expert_sum)

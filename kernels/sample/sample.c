@@ -12,6 +12,7 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "kernels/math_f64.h"
+#include "kernels/sample/noise.h"
 
 enum {
     HEAP_MAX = 1024,   // a larger top_k sorts the whole row: the heap is no faster there
@@ -20,9 +21,6 @@ enum {
     RADIX_BITS = 11,   // 3 passes over a 32-bit key
     RADIX_SIZE = 1 << RADIX_BITS,
 };
-
-/* A candidate is one word: the logit's order in the upper half (0 is the greatest), the id in the lower. Ascending words
- * are (logit descending, id ascending), the order of the contract. */
 
 struct sample {
     uint32_t vocab;
@@ -87,21 +85,14 @@ int sample_check(const struct sample_params *p, uint32_t vocab_size, struct err 
 
 /* ---- Step 1: the logits that are drawn from ---- */
 
-// What a broken model may hand us, made drawable or not: NaN and -infinity may not be drawn, +infinity is a large number.
-// Adding 0 makes -0 into 0, so that equal logits have equal bits.
-static float tame(float x) {
-    if (x != x) return -INFINITY;
-    return (x > FLT_MAX ? FLT_MAX : x) + 0.0f;
-}
-
 static void copy_used(struct sample *s, const float *logits, const uint32_t *used_bits) {
     for (uint32_t i = 0; i < s->vocab; i += BLOCK) {
         uint32_t n = min_u32(BLOCK, s->vocab - i), bits = used_bits ? used_bits[i / BLOCK] : ~0u;
         if (bits == ~0u)
-            for (uint32_t j = 0; j < n; j++) s->adj[i + j] = tame(logits[i + j]);
+            for (uint32_t j = 0; j < n; j++) s->adj[i + j] = noise_tame(logits[i + j]);
         else
             for (uint32_t j = 0; j < n; j++)
-                s->adj[i + j] = bits >> j & 1 ? tame(logits[i + j]) : -INFINITY;
+                s->adj[i + j] = bits >> j & 1 ? noise_tame(logits[i + j]) : -INFINITY;
     }
 }
 
@@ -131,7 +122,7 @@ static void adjust(struct sample *s, const float *logits, const struct sample_pa
     penalise(s, p, counts);
     for (uint32_t i = 0; i < p->bias_count; i++) {
         float *x = &s->adj[p->bias_ids[i]];
-        *x = p->bias[i] <= -100 ? -INFINITY : tame(*x + p->bias[i]);
+        *x = p->bias[i] <= -100 ? -INFINITY : noise_tame(*x + p->bias[i]);
     }
     for (uint32_t i = 0; mask && i < mask->suppressed_count; i++)
         if (mask->suppressed[i] < s->vocab) s->adj[mask->suppressed[i]] = -INFINITY;
@@ -145,22 +136,6 @@ static uint32_t first_used(const struct sample *s, const struct sample_mask *mas
 }
 
 /* ---- Order: candidates, a heap of the best, a sort of all ---- */
-
-static uint64_t cand_of(float logit, uint32_t id) {
-    uint32_t b;
-    memcpy(&b, &logit, sizeof b);
-    b ^= b >> 31 ? 0
-                 : 0x7fffffff; // ascending bits: positive numbers from the top, then negative ones
-    return (uint64_t)b << 32 | id;
-}
-
-static float cand_logit(uint64_t c) {
-    uint32_t b = (uint32_t)(c >> 32);
-    b ^= b >> 31 ? 0 : 0x7fffffff;
-    float f;
-    memcpy(&f, &b, sizeof f);
-    return f;
-}
 
 // A heap with the last of its candidates at the top.
 static void sift_down(uint64_t *h, uint32_t n, uint32_t i) {
@@ -193,19 +168,19 @@ static uint32_t best_by_heap(struct sample *s, uint32_t k) {
     uint64_t *h = s->cand;
     uint32_t n = 0, i = 0;
     for (; i < s->vocab && n < k; i++)
-        if (s->adj[i] != -INFINITY) h[n++] = cand_of(s->adj[i], i);
+        if (s->adj[i] != -INFINITY) h[n++] = noise_cand(s->adj[i], i);
     for (uint32_t j = n / 2; j-- > 0;) sift_down(h, n, j);
     // A later id enters only with a greater logit: at the same one it stands behind.
-    float limit = n == k ? cand_logit(h[0]) : FLT_MAX;
+    float limit = n == k ? noise_cand_logit(h[0]) : FLT_MAX;
     while (i < s->vocab) {
         if (i % BLOCK == 0 && s->vocab - i >= BLOCK && !any_above(s->adj + i, limit)) {
             i += BLOCK;
             continue;
         }
         if (s->adj[i] > limit) {
-            h[0] = cand_of(s->adj[i], i);
+            h[0] = noise_cand(s->adj[i], i);
             sift_down(h, n, 0);
-            limit = cand_logit(h[0]);
+            limit = noise_cand_logit(h[0]);
         }
         i++;
     }
@@ -229,7 +204,7 @@ static void radix_pass(const uint64_t *from, uint64_t *to, uint32_t n, unsigned 
 static uint32_t sort_all(struct sample *s) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->vocab; i++)
-        if (s->adj[i] != -INFINITY) s->other[n++] = cand_of(s->adj[i], i);
+        if (s->adj[i] != -INFINITY) s->other[n++] = noise_cand(s->adj[i], i);
     radix_pass(s->other, s->cand, n, 32);
     radix_pass(s->cand, s->other, n, 32 + RADIX_BITS);
     radix_pass(s->other, s->cand, n, 32 + 2 * RADIX_BITS);
@@ -258,9 +233,9 @@ static uint32_t arg_max(const float *x, uint32_t n) {
 }
 
 static double weigh(struct sample *s, uint32_t n, double temperature) {
-    double z0 = cand_logit(s->cand[0]) / temperature, sum = 0;
+    double z0 = noise_cand_logit(s->cand[0]) / temperature, sum = 0;
     for (uint32_t i = 0; i < n; i++) {
-        s->weight[i] = math_f64_exp(cand_logit(s->cand[i]) / temperature - z0);
+        s->weight[i] = math_f64_exp(noise_cand_logit(s->cand[i]) / temperature - z0);
         sum += s->weight[i];
     }
     return sum;
@@ -304,52 +279,25 @@ static uint32_t keep_sorted(struct sample *s, const struct sample_params *p) {
     return kept ? kept : n;
 }
 
-// z at or above this passes min_p. z0 is the greatest.
-static double min_p_floor(double z0, double min_p) {
-    return min_p > 0 ? z0 + math_f64_log(min_p) : -INFINITY;
-}
-
 /* ---- Step 7: the noise ---- */
-
-static uint64_t noise_base(uint64_t seed, uint64_t position) {
-    return mix_u64(mix_u64(seed + 0x9E3779B97F4A7C15u) ^ (position * 0xD1B54A32D192ED03u));
-}
-
-static double noise_u(uint64_t base, uint32_t id) {
-    double u = (double)(mix_u64(base ^ id) >> 11) * 0x1p-53 + 0x1p-54;
-    return u < 1 ? u : 1 - 0x1p-53;
-}
-
-static double gumbel_of(double u) {
-    return -math_f64_log(-math_f64_log(u));
-}
 
 double sample_noise_u(uint64_t seed, uint64_t position, uint32_t id) {
     return noise_u(noise_base(seed, position), id);
 }
 
 double sample_gumbel(uint64_t seed, uint64_t position, uint32_t id) {
-    return gumbel_of(sample_noise_u(seed, position, id));
-}
-
-// At least the noise of u: -ln(-ln u) <= -ln(1 - u) <= k ln 2 where 1 - u >= 2^-k, and a little for our rounding.
-// 1 - u is exact from u = 1/2 on; below, only k = 1 or 0 can come out, and rounding cannot make it less than true.
-static double gumbel_bound(double u) {
-    double v = 1 - u;
-    uint64_t b;
-    memcpy(&b, &v, sizeof b);
-    return 0.6931471805599454 * (1023 - (double)(b >> 52)) + 1e-9;
+    return noise_gumbel(sample_noise_u(seed, position, id));
 }
 
 static uint32_t draw_sorted(struct sample *s, uint32_t n, const struct sample_params *p,
                             uint64_t base) {
-    double floor = min_p_floor(cand_logit(s->cand[0]) / p->temperature, p->min_p);
+    double floor = noise_floor(noise_cand_logit(s->cand[0]) / p->temperature, p->min_p);
     double best_score = -INFINITY;
     uint32_t token = (uint32_t)s->cand[0];
     for (uint32_t i = 0; i < n; i++) {
-        double z = cand_logit(s->cand[i]) / p->temperature;
+        double z = noise_cand_logit(s->cand[i]) / p->temperature;
         if (!(z >= floor)) break; // sorted: so is every later one
-        double score = z + gumbel_of(noise_u(base, (uint32_t)s->cand[i]));
+        double score = z + noise_gumbel(noise_u(base, (uint32_t)s->cand[i]));
         if (!(score > best_score)) continue;
         best_score = score;
         token = (uint32_t)s->cand[i];
@@ -361,15 +309,16 @@ static uint32_t draw_sorted(struct sample *s, uint32_t n, const struct sample_pa
 static uint32_t draw_unsorted(const struct sample *s, const struct sample_params *p,
                               uint64_t base) {
     uint32_t token = arg_max(s->adj, s->vocab);
-    double floor = min_p_floor(s->adj[token] / p->temperature, p->min_p);
-    double best_score = s->adj[token] / p->temperature + gumbel_of(noise_u(base, token));
+    double floor = noise_floor(s->adj[token] / p->temperature, p->min_p);
+    double best_score = s->adj[token] / p->temperature + noise_gumbel(noise_u(base, token));
     for (uint32_t i = 0; i < s->vocab; i++) {
         if (s->adj[i] == -INFINITY) continue;
         double z = s->adj[i] / p->temperature, u = noise_u(base, i);
-        if (!(z >= floor) || z + gumbel_bound(u) < best_score) continue;
-        double score = z + gumbel_of(u);
+        if (!(z >= floor) || z + noise_bound(u) < best_score) continue;
+        double score = z + noise_gumbel(u);
         if (score < best_score) continue;
-        if (score == best_score && cand_of(s->adj[i], i) >= cand_of(s->adj[token], token)) continue;
+        if (score == best_score && noise_cand(s->adj[i], i) >= noise_cand(s->adj[token], token))
+            continue;
         best_score = score;
         token = i;
     }
@@ -386,6 +335,21 @@ uint32_t sample_draw(struct sample *s, const float *logits, const struct sample_
     uint64_t base = noise_base(p->seed, position);
     if (p->top_k == 0 && p->top_p >= 1) return draw_unsorted(s, p, base);
     return draw_sorted(s, keep_sorted(s, p), p, base);
+}
+
+static uint32_t not_finite(float x) { // 0 or 1
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
+    return (b & 0x7f800000) == 0x7f800000;
+}
+
+bool sample_finite(const float *logits, uint32_t vocab_size, const uint32_t *used_bits) {
+    for (uint32_t i = 0; i < vocab_size; i += BLOCK) {
+        uint32_t n = min_u32(BLOCK, vocab_size - i), bad = 0;
+        for (uint32_t j = 0; j < n; j++) bad |= not_finite(logits[i + j]) << j;
+        if (bad & (used_bits ? used_bits[i / BLOCK] : ~0u)) return false;
+    }
+    return true;
 }
 
 /* ---- Hash and logprobs ---- */
@@ -420,11 +384,11 @@ void sample_logprobs(struct sample *s, const float *logits, uint32_t drawn, uint
     copy_used(s, logits, NULL);
     double max = s->adj[arg_max(s->adj, s->vocab)];
     double log_total = math_f64_log(weigh_all(s, 1)) + max;
-    *ret_drawn = (float)(tame(logits[drawn]) - log_total);
+    *ret_drawn = (float)(noise_tame(logits[drawn]) - log_total);
     uint32_t n = top_count ? best(s, min_u32(top_count, s->vocab)) : 0;
     for (uint32_t i = 0; i < top_count; i++) {
         bool have = i < n; // fewer only where the row holds values that are no numbers
         ret_top[i].id = have ? (uint32_t)s->cand[i] : 0;
-        ret_top[i].logprob = have ? (float)(cand_logit(s->cand[i]) - log_total) : -INFINITY;
+        ret_top[i].logprob = have ? (float)(noise_cand_logit(s->cand[i]) - log_total) : -INFINITY;
     }
 }

@@ -16,7 +16,7 @@
 struct sample; // scratch for one vocabulary size; one per thread
 struct err;
 
-enum { SAMPLE_BIAS_MAX = 1024 };
+enum { SAMPLE_BIAS_MAX = 1025 }; // as a frame carries
 #define SAMPLE_TEMPERATURE_MIN                                                                     \
     1e-5 // below it a draw is the arg max: logit / temperature must stay finite
 
@@ -63,6 +63,9 @@ int sample_check(const struct sample_params *p, uint32_t vocab_size, struct err 
 uint32_t sample_draw(struct sample *s, const float *logits, const struct sample_params *p,
                      const struct sample_counts *counts, const struct sample_mask *mask,
                      uint64_t position);
+// Whether the logit of every id in use (used_bits as in sample_mask; NULL: all) is a finite number. A row where one is not
+// comes from a broken model or device, and nothing drawn from it means anything.
+bool sample_finite(const float *logits, uint32_t vocab_size, const uint32_t *used_bits);
 // u in (0, 1) for the noise of one id.
 double sample_noise_u(uint64_t seed, uint64_t position, uint32_t id);
 double sample_gumbel(uint64_t seed, uint64_t position, uint32_t id);

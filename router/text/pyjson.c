@@ -24,14 +24,18 @@ static void add_escaped(struct strbuf *out, unsigned char c) {
     }
 }
 
-static void add_string(struct strbuf *out, const char *s, size_t len) {
-    strbuf_add_char(out, '"');
+void pyjson_add_escaped(struct strbuf *out, const char *s, size_t len) {
     for (size_t i = 0, first = 0; i <= len; i++) {
         if (i < len && (unsigned char)s[i] >= 0x20 && s[i] != '"' && s[i] != '\\') continue;
         strbuf_add(out, s + first, i - first);
         if (i < len) add_escaped(out, (unsigned char)s[i]);
         first = i + 1;
     }
+}
+
+static void add_string(struct strbuf *out, const char *s, size_t len) {
+    strbuf_add_char(out, '"');
+    pyjson_add_escaped(out, s, len);
     strbuf_add_char(out, '"');
 }
 

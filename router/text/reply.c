@@ -1,10 +1,13 @@
-/* reply: see reply.h. Bytes of ids gather in `bytes` until they are characters; a character goes to the reasoning,
- * where newlines wait for what follows them, or to the content, where a stop string's prefix waits. */
+/* reply: see reply.h. Bytes of ids gather in `bytes` until they are characters. A character goes to the reasoning,
+ * where newlines wait for what follows them; to the call that is open; or to the content: there a stop string's
+ * prefix waits in `held`, and what leaves it waits in `space` and `function` while it could be the way to a call. */
 #include "router/text/reply.h"
 #include "common/mem.h"
 #include "common/num.h"
 #include "common/sha256.h"
+#include "router/text/origin.h"
 #include "router/text/tokenizer.h"
+#include "router/text/toolcall.h"
 #include "router/text/utf8.h"
 
 #include <assert.h>
@@ -20,20 +23,73 @@ struct stop {
 
 struct reply {
     const struct tokenizer *tokenizer;
-    bool skip_special, include_stop;
+    bool skip_special, include_stop, one_call;
     bool splits, thinking;
     bool after_mark; // newlines here still belong to </think>
+    bool after_call; // and white space here to </tool_call>
     uint32_t min_tokens;
-    int64_t think_id, end_think_id, call_id; // -1: the vocabulary has none
+    int64_t think_id, end_think_id, call_id, end_call_id; // -1: the vocabulary has none
     struct stop stops[REPLY_STOPS_MAX];
     size_t stop_count;
+    enum reply_end over;
     const struct stop *hit;
     struct strbuf bytes; // at most the start of one character between pushes
     struct strbuf held;  // content that a stop string may yet claim
+    struct strbuf space; // white space that a call may yet claim
+    size_t function;     // so many bytes of <function= stand behind it
     size_t newlines;     // reasoning that the mark may yet claim
     uint64_t taken, reasoning;
+    struct toolcall *calls;  // NULL: not looked for
+    struct origin *origin;   // NULL: not asked for
+    struct reply_delta *out; // of the call at hand
     struct sha256 *hash;
 };
+
+static const char function_mark[] = "<function=";
+
+/* ---- what comes out ---- */
+
+static struct reply_piece *piece(struct reply_delta *d, enum reply_kind kind, uint32_t call) {
+    struct reply_piece *last = d->piece_count ? &d->pieces[d->piece_count - 1] : NULL;
+    if (last && last->kind == kind && last->call == call) return last;
+    if (d->piece_count == d->piece_cap) {
+        d->piece_cap = d->piece_cap ? d->piece_cap * 2 : 4;
+        d->pieces = mem_realloc_array(d->pieces, d->piece_cap, sizeof *d->pieces);
+    }
+    d->pieces[d->piece_count] = (struct reply_piece){.kind = kind, .call = call};
+    return &d->pieces[d->piece_count++];
+}
+
+static void show_reasoning(struct reply *r, const char *s, size_t len) {
+    strbuf_add(&r->out->reasoning, s, len);
+    piece(r->out, REPLY_REASONING, 0)->len += len;
+}
+
+static void show_content(struct reply *r, const char *s, size_t len) {
+    if (!len) return;
+    strbuf_add(&r->out->content, s, len);
+    struct reply_piece *p = piece(r->out, REPLY_CONTENT, 0);
+    p->len += len;
+    if (r->origin) p->ids += origin_out(r->origin, len, true, r->out);
+}
+
+// Bytes that are no content after all.
+static void hide(struct reply *r, size_t len) {
+    size_t told = r->origin ? origin_out(r->origin, len, false, r->out) : 0;
+    if (told) piece(r->out, REPLY_CONTENT, 0)->ids += told; // the first of their bytes were shown
+}
+
+static void on_name(void *arg, uint32_t call, const char *name, size_t len) {
+    struct reply *r = arg;
+    strbuf_add(&r->out->calls, name, len);
+    piece(r->out, REPLY_CALL, call)->len += len;
+}
+
+static void on_arguments(void *arg, uint32_t call, const char *text, size_t len) {
+    struct reply *r = arg;
+    strbuf_add(&r->out->calls, text, len);
+    piece(r->out, REPLY_ARGUMENTS, call)->len += len;
+}
 
 /* ---- stop strings ---- */
 
@@ -75,102 +131,231 @@ static size_t stops_hold(const struct reply *r) {
     return hold;
 }
 
-/* ---- characters ---- */
+/* ---- content, and the way to a call ---- */
 
-static void put_reasoning(struct reply *r, const char *c, size_t len, struct reply_delta *out) {
-    if (*c == '\n') {
-        r->newlines++;
-        return;
-    }
-    for (; r->newlines; r->newlines--) strbuf_add_char(&out->reasoning, '\n');
-    strbuf_add(&out->reasoning, c, len);
-}
-
-static void put_hit(struct reply *r, const struct stop *hit, struct reply_delta *out) {
-    assert(r->held.len >= hit->len);
-    r->hit = hit;
-    strbuf_add(&out->content, r->held.p, r->held.len - (r->include_stop ? 0 : hit->len));
+static void end_reply(struct reply *r, enum reply_end why) {
+    r->over = why;
     strbuf_reset(&r->held);
     strbuf_reset(&r->bytes);
 }
 
-static void put_content(struct reply *r, const char *c, size_t len, struct reply_delta *out) {
-    if (r->after_mark && *c == '\n') return;
+static void call_text(struct reply *r, const char *s, size_t len) {
+    for (size_t i = 0; i < len && !r->over; i++) {
+        toolcall_text(r->calls, s + i, 1);
+        if (r->one_call && toolcall_complete(r->calls)) end_reply(r, REPLY_ONE_CALL);
+    }
+    hide(r, len);
+}
+
+// What waited for a call that did not come.
+static void show_waiting(struct reply *r) {
+    show_content(r, strbuf_str(&r->space), r->space.len);
+    show_content(r, function_mark, r->function);
+    strbuf_reset(&r->space);
+    r->function = 0;
+}
+
+static void begin_call(struct reply *r, bool by_mark) {
+    if (by_mark) {
+        if (r->function) show_waiting(r); // "<func" alone is text
+        toolcall_open(r->calls);
+    } else {
+        toolcall_open_function(r->calls);
+    }
+    hide(r, r->space.len + r->function);
+    strbuf_reset(&r->space);
+    r->function = 0;
+    r->after_call = false;
+    for (size_t i = 0; i < r->stop_count; i++) r->stops[i].matched = 0;
+}
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+// One byte of content that no stop string claims.
+static void pass(struct reply *r, char c) {
+    if (c == function_mark[r->function]) {
+        r->after_call = false;
+        if (++r->function == sizeof function_mark - 1) begin_call(r, false);
+        return;
+    }
+    if (r->function) show_waiting(r);
+    if (is_space(c) && r->after_call) {
+        hide(r, 1);
+        return;
+    }
+    r->after_call = false;
+    if (is_space(c)) {
+        strbuf_add_char(&r->space, c);
+    } else if (c == *function_mark) {
+        r->function = 1;
+    } else {
+        show_waiting(r);
+        show_content(r, &c, 1);
+    }
+}
+
+static void leave(struct reply *r, const char *s, size_t len) {
+    if (!r->calls) {
+        show_content(r, s, len);
+        return;
+    }
+    size_t i = 0;
+    while (i < len && !toolcall_inside(r->calls)) pass(r, s[i++]);
+    if (i < len) call_text(r, s + i, len - i);
+}
+
+// The first bytes of what is held are no part of a stop string; if they begin a call, the rest is the call's.
+static void leave_held(struct reply *r, size_t len) {
+    leave(r, strbuf_str(&r->held), len);
+    if (r->calls && toolcall_inside(r->calls)) {
+        if (r->held.len > len) call_text(r, r->held.p + len, r->held.len - len);
+        strbuf_reset(&r->held);
+    } else {
+        strbuf_drop_front(&r->held, len);
+    }
+}
+
+static void put_hit(struct reply *r, const struct stop *hit) {
+    assert(r->held.len >= hit->len);
+    size_t shown = r->held.len - (r->include_stop ? 0 : hit->len);
+    r->hit = hit;
+    show_waiting(r);
+    show_content(r, r->held.p, shown);
+    hide(r, r->held.len - shown);
+    end_reply(r, REPLY_STOP_STRING);
+}
+
+static void put_content(struct reply *r, const char *c, size_t len) {
+    if (r->calls && toolcall_inside(r->calls)) {
+        call_text(r, c, len);
+        return;
+    }
+    if (r->after_mark && *c == '\n') {
+        hide(r, len);
+        return;
+    }
     r->after_mark = false;
     if (r->stop_count == 0) {
-        strbuf_add(&out->content, c, len);
+        leave(r, c, len);
         return;
     }
     const struct stop *hit = NULL;
     strbuf_add(&r->held, c, len);
     // A stop string is whole characters, so it can be complete only at the last byte.
     for (size_t i = 0; i < len; i++) hit = stops_step(r, c[i]);
-    if (hit) {
-        put_hit(r, hit, out);
-        return;
-    }
-    size_t go = r->held.len - stops_hold(r);
-    strbuf_add(&out->content, r->held.p, go);
-    strbuf_drop_front(&r->held, go);
+    if (hit)
+        put_hit(r, hit);
+    else
+        leave_held(r, r->held.len - stops_hold(r));
 }
 
-static void put(struct reply *r, const char *c, size_t len, struct reply_delta *out) {
-    if (r->thinking)
-        put_reasoning(r, c, len, out);
-    else
-        put_content(r, c, len, out);
+/* ---- characters ---- */
+
+static void show_newlines(struct reply *r) {
+    for (; r->newlines; r->newlines--) show_reasoning(r, "\n", 1);
+}
+
+static void put_reasoning(struct reply *r, const char *c, size_t len) {
+    if (*c == '\n') {
+        r->newlines++;
+        return;
+    }
+    show_newlines(r);
+    show_reasoning(r, c, len);
 }
 
 static const char bad[] = "\xEF\xBF\xBD"; // U+FFFD
 
+// A character of n raw bytes.
+static void put(struct reply *r, const char *c, size_t len, size_t raw_len) {
+    if (r->thinking) {
+        put_reasoning(r, c, len);
+        return;
+    }
+    if (r->origin) origin_char(r->origin, raw_len, len);
+    put_content(r, c, len);
+}
+
 // Passes on what is whole of the bytes.
-static void drain(struct reply *r, struct reply_delta *out) {
+static void drain(struct reply *r) {
     size_t i = 0;
-    while (!r->hit && i < r->bytes.len) {
+    while (!r->over && i < r->bytes.len) {
         uint32_t cp;
         int n = utf8_read(r->bytes.p + i, r->bytes.len - i, &cp);
         if (n == 0) break;
         if (n > 0)
-            put(r, r->bytes.p + i, (size_t)n, out);
+            put(r, r->bytes.p + i, (size_t)n, (size_t)n);
         else
-            put(r, bad, 3, out);
+            put(r, bad, 3, (size_t)-n);
         i += (size_t)abs(n);
     }
-    if (!r->hit) strbuf_drop_front(&r->bytes, i);
+    if (!r->over) strbuf_drop_front(&r->bytes, i);
 }
 
-static void end_thought(struct reply *r, struct reply_delta *out, bool by_mark) {
-    if (r->bytes.len) put(r, bad, 3, out); // the mark cuts a character
+/* ---- marks ---- */
+
+static void cut_character(struct reply *r) {
+    if (r->bytes.len) put(r, bad, 3, r->bytes.len);
     strbuf_reset(&r->bytes);
-    if (!by_mark) // these newlines were the thought's own
-        for (; r->newlines; r->newlines--) strbuf_add_char(&out->reasoning, '\n');
+}
+
+static void end_thought(struct reply *r, bool by_mark) {
+    cut_character(r);
+    if (!by_mark) show_newlines(r); // these were the thought's own
     r->newlines = 0;
     r->thinking = false;
     r->after_mark = by_mark;
     r->reasoning = r->taken - !by_mark;
 }
 
-// True: the id is a mark and has no text of its own.
-static bool take_mark(struct reply *r, uint32_t id, struct reply_delta *out) {
-    if (!r->splits) return false;
-    if (id == r->end_think_id) {
-        if (r->thinking) end_thought(r, out, true);
-        return true;
-    }
-    if (!r->thinking) return false;
-    if (id == r->call_id) end_thought(r, out, false);
-    return id == r->think_id;
+static void open_call(struct reply *r) {
+    cut_character(r);
+    if (r->over) return;
+    leave_held(r, r->held.len);
+    begin_call(r, true);
+    if (r->one_call && toolcall_complete(r->calls)) end_reply(r, REPLY_ONE_CALL);
 }
 
-static void take(struct reply *r, uint32_t id, struct reply_delta *out) {
+static void close_call(struct reply *r) {
+    cut_character(r);
+    if (r->over) return;
+    toolcall_close(r->calls);
+    r->after_call = true;
+    if (r->one_call && toolcall_complete(r->calls)) end_reply(r, REPLY_ONE_CALL);
+}
+
+// True: the id is a mark and has no text of its own.
+static bool take_mark(struct reply *r, uint32_t id) {
+    if (!r->splits || (r->calls && toolcall_in_value(r->calls))) return false;
+    bool in_call = r->calls && toolcall_inside(r->calls);
+    if (id == r->end_think_id) {
+        if (r->thinking) end_thought(r, true);
+        return true;
+    }
+    if (id == r->call_id) {
+        if (r->thinking) end_thought(r, false);
+        if (r->calls) open_call(r);
+        return r->calls;
+    }
+    if (id == r->end_call_id && in_call) {
+        close_call(r);
+        return true;
+    }
+    return id == r->think_id && (r->thinking || in_call);
+}
+
+static void take(struct reply *r, uint32_t id) {
     size_t len;
     sha256_add_le32(r->hash, &id, 1);
     r->taken++;
-    if (take_mark(r, id, out)) return;
+    if (take_mark(r, id)) return;
     const char *text = tokenizer_bytes(r->tokenizer, id, &len);
     if (!text || (r->skip_special && tokenizer_is_special(r->tokenizer, id))) return;
     strbuf_add(&r->bytes, text, len);
-    drain(r, out);
+    if (r->origin && !r->thinking) origin_id(r->origin, (size_t)r->taken - 1, len);
+    drain(r);
 }
 
 /* ---- the whole ---- */
@@ -181,14 +366,19 @@ struct reply *reply_new(const struct reply_options *o) {
     r->tokenizer = o->tokenizer;
     r->skip_special = o->skip_special;
     r->include_stop = o->include_stop;
+    r->one_call = o->one_call;
     r->splits = o->split_thought;
     r->thinking = o->split_thought && o->in_thought;
     r->min_tokens = o->min_tokens;
     r->think_id = tokenizer_find(o->tokenizer, "<think>");
     r->end_think_id = tokenizer_find(o->tokenizer, "</think>");
     r->call_id = tokenizer_find(o->tokenizer, "<tool_call>");
+    r->end_call_id = tokenizer_find(o->tokenizer, "</tool_call>");
     for (size_t i = 0; i < o->stop_count; i++)
         stop_init(&r->stops[r->stop_count++], o->stops[i], o->stop_lens[i]);
+    if (o->parse_calls && o->split_thought)
+        r->calls = toolcall_new(o->tools, &(struct toolcall_sink){r, on_name, on_arguments});
+    if (o->content_ids) r->origin = mem_calloc(1, sizeof *r->origin);
     r->hash = sha256_new();
     return r;
 }
@@ -201,36 +391,54 @@ void reply_free(struct reply *r) {
     }
     strbuf_fini(&r->bytes);
     strbuf_fini(&r->held);
+    strbuf_fini(&r->space);
+    toolcall_free(r->calls);
+    if (r->origin) origin_fini(r->origin);
+    free(r->origin);
     sha256_free(r->hash);
     free(r);
+}
+
+void reply_delta_reset(struct reply_delta *d) {
+    strbuf_reset(&d->reasoning);
+    strbuf_reset(&d->content);
+    strbuf_reset(&d->calls);
+    d->piece_count = d->id_count = 0;
 }
 
 void reply_delta_fini(struct reply_delta *d) {
     strbuf_fini(&d->reasoning);
     strbuf_fini(&d->content);
+    strbuf_fini(&d->calls);
+    free(d->pieces);
+    free(d->ids);
 }
 
 size_t reply_push(struct reply *r, const uint32_t *ids, size_t count, struct reply_delta *out) {
     size_t i = 0;
-    while (i < count && !r->hit) take(r, ids[i++], out);
+    r->out = out;
+    while (i < count && !r->over) take(r, ids[i++]);
     return i;
 }
 
 void reply_push_stop_id(struct reply *r, uint32_t id) {
-    if (r->hit) return;
+    if (r->over) return;
     sha256_add_le32(r->hash, &id, 1);
     r->taken++;
 }
 
-void reply_finish(struct reply *r, struct reply_delta *out) {
-    for (; r->newlines; r->newlines--) strbuf_add_char(&out->reasoning, '\n');
-    strbuf_add(&out->content, strbuf_str(&r->held), r->held.len);
-    strbuf_reset(&r->held);
+void reply_finish(struct reply *r, bool cut, struct reply_delta *out) {
+    r->out = out;
+    show_newlines(r);
     strbuf_reset(&r->bytes);
+    if (r->over) return;
+    leave_held(r, r->held.len);
+    show_waiting(r);
+    if (r->calls) toolcall_finish(r->calls, cut);
 }
 
 enum reply_end reply_state(const struct reply *r) {
-    return r->hit ? REPLY_STOP_STRING : REPLY_OPEN;
+    return r->over;
 }
 
 const char *reply_stop_string(const struct reply *r, size_t *ret_len) {
@@ -249,6 +457,10 @@ uint64_t reply_tokens(const struct reply *r) {
 
 uint64_t reply_reasoning_tokens(const struct reply *r) {
     return r->thinking ? r->taken : r->reasoning;
+}
+
+uint32_t reply_calls(const struct reply *r) {
+    return r->calls ? toolcall_complete(r->calls) : 0;
 }
 
 void reply_token_sha256(const struct reply *r, char ret_hex[65]) {

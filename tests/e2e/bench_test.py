@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
 import tempfile
 
-from harness import (BUILD, SMALL, FakeWorker, Server, Worker, check, check_eq, check_in, free_port, main, note, shared,
+from harness import (SMALL, FakeWorker, Server, Worker, check, check_eq, check_in, free_port, main, note, run_program, shared,
                      test)
 
 TOKENS = 8 if SMALL else 24
@@ -28,10 +27,10 @@ def write_lines(name, objects):
 
 def bench(*args):
     """(exit status, stdout, stderr)"""
-    p = subprocess.run([os.path.join(BUILD, "railyard"), "bench", *args], capture_output=True, text=True)
-    note(" ".join(args) + f" -> {p.returncode}")
-    check(p.returncode in (0, 1, 2), lambda: f"it ended with {p.returncode}:\n{p.stdout}{p.stderr}")
-    return p.returncode, p.stdout, p.stderr
+    code, out, err = run_program("bench", *args)
+    note(" ".join(args) + f" -> {code}")
+    check(code in (0, 1, 2), lambda: f"it ended with {code}:\n{out}{err}")
+    return code, out, err
 
 
 def concurrent(server, name, *flags):
@@ -219,13 +218,12 @@ def wrong_use_and_a_missing_server_have_one_clear_line():
 
 @test
 def ctl_lists_the_workers():
-    p = subprocess.run([os.path.join(BUILD, "railyard"), "ctl", "workers", f"--ops=127.0.0.1:{shared().ops_port}"],
-                       capture_output=True, text=True)
-    check_eq((p.returncode, p.stderr), (0, ""), "what ctl says")
-    check_in("ready", p.stdout, "the table")
-    p = subprocess.run([os.path.join(BUILD, "railyard"), "ctl", "workers", "--ops=nonsense"], capture_output=True, text=True)
-    check_eq(p.returncode, 1, "exit status")
-    check_in("--ops: wanted", p.stderr, "the line")
+    code, out, err = run_program("ctl", "workers", f"--ops=127.0.0.1:{shared().ops_port}")
+    check_eq((code, err), (0, ""), "what ctl says")
+    check_in("ready", out, "the table")
+    code, _, err = run_program("ctl", "workers", "--ops=nonsense")
+    check_eq(code, 1, "exit status")
+    check_in("--ops: wanted", err, "the line")
 
 
 main()

@@ -3,11 +3,10 @@
 import concurrent.futures
 import os
 import signal
-import subprocess
 import time
 
-from harness import (BUILD, SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, test,
-                     wait_for)
+from harness import (SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
+                     test, wait_for)
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 120, "ignore_eos": True,
@@ -324,10 +323,9 @@ def ctl_does_what_the_api_does():
         both_ready(s)
 
         def ctl(*args, wanted=0):
-            p = subprocess.run([os.path.join(BUILD, "railyard"), "ctl", *args, f"--ops=127.0.0.1:{s.ops_port}"],
-                               capture_output=True, text=True, timeout=120, check=False)
-            check_eq(p.returncode, wanted, f"exit status of ctl {args}: {p.stdout} {p.stderr}")
-            return p.stdout + p.stderr
+            code, out, err = run_program("ctl", *args, f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, wanted, f"exit status of ctl {args}: {out} {err}")
+            return out + err
 
         check_in("drained", ctl("drain", "1", "--wait"), "drain --wait")
         check_in("workers_min", ctl("drain", "0", wanted=1), "the last one")

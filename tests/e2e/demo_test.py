@@ -3,44 +3,15 @@
 import concurrent.futures
 import json
 import os
-import re
-import subprocess
 
-from harness import BUILD, MODEL, SMALL, SOURCE, check, check_eq, join_chunks, main, note, shared, test
+from demo_questions import questions, right, story_is_sound
+from harness import MODEL, check, check_eq, join_chunks, main, note, run_program, shared, test
 
-QUESTIONS = os.path.join(SOURCE, "tests", "models", "questions.jsonl")
-PER_SKILL = 1 if SMALL else 8
 NEEDED = 0.9
 
 
 def server():
     return shared()
-
-
-def story_is_sound(text, words):
-    """All the words kept, 5 to 16 sentences, the last one closed, none said twice."""
-    sentences = [s for s in re.split(r'[.?!]"? ', text) if s]
-    return (all(w in text for w in words) and 5 <= len(sentences) <= 16 and text[-1] in '.!"'
-            and len(set(sentences)) == len(sentences))
-
-
-def right(check_of, message):
-    content = (message["content"] or "").strip()
-    if "words" in check_of:
-        return story_is_sound(content, check_of["words"])
-    return content == check_of["content"].strip()
-
-
-def questions():
-    """A few of each skill; those that need tools are for the day tools are served."""
-    with open(QUESTIONS, encoding="utf-8") as f:
-        all_of = [json.loads(line) for line in f]
-    by_skill = {}
-    for q in all_of:
-        calls = "tools" in q["request"] or any("tool_calls" in m or m["role"] == "tool" for m in q["request"]["messages"])
-        if not calls:
-            by_skill.setdefault(q["skill"], []).append(q)
-    return {skill: of[:PER_SKILL] for skill, of in by_skill.items()}
 
 
 @test
@@ -58,7 +29,7 @@ def it_answers_nine_of_ten_held_out_questions_of_each_skill():
         count[q["skill"]] = (got + ok, of + 1)
         if not ok:
             lost += q["reference_right"]
-            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']['content']!r}, "
+            missed.append(f"{q['skill']}: {q['request']['messages'][-1]['content'][-80:]!r} -> {r['choices'][0]['message']!r}, "
                           f"wanted {q['check']}; the model alone {'can' if q['reference_right'] else 'cannot'}")
         check_eq(r["usage"]["prompt_tokens"], q["prompt_tokens"], f"prompt ids of {q['request']['messages'][-1]['content'][-80:]!r}")
     for skill, (got, of) in sorted(count.items()):
@@ -93,8 +64,9 @@ def it_tells_a_story_in_good_sentences():
 @test
 def the_program_tokenizes_as_the_server_does():
     lines = ["Hello world", "12 + 7 = 19", "Gr\u00fc\u00dfe \U0001f98a", "", "<|im_end|>"]
-    found = subprocess.run([os.path.join(BUILD, "railyard"), "tokenize", MODEL], input="".join(json.dumps(x) + "\n" for x in lines),
-                           capture_output=True, text=True, check=True).stdout.splitlines()
+    code, out, err = run_program("tokenize", MODEL, stdin="".join(json.dumps(x) + "\n" for x in lines))
+    check_eq((code, err), (0, ""), "how it ends")
+    found = out.splitlines()
     wanted = [server().post("/tokenize", {"prompt": x}).json()["tokens"] for x in lines]
     check_eq([json.loads(x) for x in found], wanted, "ids")
 

@@ -9,13 +9,13 @@ import os
 import random
 import signal
 
-from harness import (SMALL, EventReader, Failed, Server, check, check_eq, main, note, shared, test, wait_for)
+from harness import (EventReader, Server, check, check_eq, main, note, shared, test, wait_for)
 
 # Prompt lengths in words of the filler, about one id each; the longest prompts are about 2,000 ids.
-LENGTHS = (1, 7, 18, 40, 70, 300) if SMALL else (1, 17, 63, 200, 700, 1900)
-TARGET_WORDS = 60 if SMALL else 250
+LENGTHS = (1, 17, 63, 200, 700, 1900)
+TARGET_WORDS = 250
 NEW_IDS = 40  # enough rounds that requests are seen beside each other
-CANCELLED_WORDS = 500 if SMALL else 1900
+CANCELLED_WORDS = 1900
 
 WORDS = """the a small brave cat dog king queen river forest found lost gave took ran slept under over near blue red golden
 lamp book key hat and then but so because with without every morning night soon again one two three seven friend house""".split()
@@ -67,7 +67,7 @@ def cancel_in_fill(server):
         wait_for(lambda: closed() > anywhere, "the hang-up is counted")
         if closed(phase="prefill") > inside:
             return
-    raise Failed("none of 50 hang-ups fell inside a fill")
+    check(False, "none of 50 hang-ups fell inside a fill")
 
 
 class Company:
@@ -84,23 +84,31 @@ class Company:
         self.c.close()
 
 
-def together(server, requests, cancelled=2):
-    """All at once, each joining while the earlier ones run, with some that are cancelled inside their fill between."""
-    company = Company(server)
+def run_together(server, requests, cancelled):
+    """The digests, and how many streams ran at once at most."""
     most = 0
-    with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
-        runs = []
-        for i, body in enumerate(requests):
-            runs.append(pool.submit(lambda b=body: digest(server.chat(**b))))
-            most = max(most, server.running_streams())
-            if i < cancelled:
-                cancel_in_fill(server)
+    with concurrent.futures.ThreadPoolExecutor(len(requests) + 1) as pool:
+        half = len(requests) // 2
+        runs = [pool.submit(lambda b=body: digest(server.chat(**b))) for body in requests[:half]]
+        cancels = pool.submit(lambda: [cancel_in_fill(server) for _ in range(cancelled)])
+        runs += [pool.submit(lambda b=body: digest(server.chat(**b))) for body in requests[half:]]
         while not all(r.done() for r in runs):
             most = max(most, server.running_streams())
-        found = [r.result() for r in runs]
-    company.leave()
-    server.wait_idle()
-    note(f"up to {most:.0f} streams in a round, {cancelled} cancelled in their fill")
+        cancels.result()
+        return [r.result() for r in runs], most
+
+
+def together(server, requests, cancelled=2):
+    """All at once, beside a reply that outlasts them and some that are cancelled inside their fill. A machine may be so busy that
+    they run one after the other all the same: then again."""
+    for tries in range(1, 21):
+        company = Company(server)
+        found, most = run_together(server, requests, cancelled)
+        company.leave()
+        server.wait_idle()
+        if most >= 3:
+            break
+    note(f"up to {most:.0f} streams in a round, {cancelled} cancelled in their fill" + (f", try {tries}" if tries > 1 else ""))
     check(most >= 3, "the requests did not run together")
     return found
 

@@ -21,9 +21,15 @@ import threading
 import time
 import traceback
 
+import models
+
 SOURCE = os.environ.get("RAILYARD_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("RAILYARD_BUILD") or os.path.join(SOURCE, "build")
 MODEL = os.path.join(SOURCE, "tests", "models", "demo")
+KIND = os.environ.get("RAILYARD_MODEL_KIND")  # of models.py, in the demo's place
+if KIND:
+    KIND_DIR = tempfile.TemporaryDirectory(prefix="ry-model-")
+    MODEL = models.make(KIND, SOURCE, MODEL, KIND_DIR.name)
 # Under a sanitizer everything is slower by up to 20: tests then take smaller counts, never other assertions.
 SMALL = os.environ.get("RAILYARD_SMALL") == "1"
 LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300 if SMALL else 120))
@@ -169,8 +175,25 @@ def fd_count(pid):
 
 
 # What no log may hold. AddressSanitizer, LeakSanitizer, UBSan, ThreadSanitizer, and our own asserts.
-REPORTS = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "runtime error:", "WARNING: ThreadSanitizer",
-           "Assertion `", "Assertion failed")
+REPORTS = ("ERROR: AddressSanitizer", "AddressSanitizer:DEADLYSIGNAL", "ERROR: LeakSanitizer", "LeakSanitizer has encountered",
+           "runtime error:", "UndefinedBehaviorSanitizer", "WARNING: ThreadSanitizer", "ERROR: ThreadSanitizer",
+           "FATAL: ThreadSanitizer", "ThreadSanitizer:DEADLYSIGNAL", "ThreadSanitizer: CHECK failed", "Assertion `",
+           "Assertion failed")
+# Also for a test that is run by hand.
+os.environ.setdefault("TSAN_OPTIONS", f"second_deadlock_stack=1:suppressions={SOURCE}/tests/tsan.supp")
+os.environ.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
+
+
+def check_reports(name, text):
+    for r in REPORTS:
+        check(r not in text, lambda r=r: f"{name}'s log has {r!r}:\n{text[max(0, text.find(r) - 500):][:6000]}")
+
+
+def run_program(*args, stdin="", limit_s=LIMIT_S):
+    """`railyard ARGS` from start to end: (exit status, stdout, stderr)."""
+    p = subprocess.run([os.path.join(BUILD, "railyard"), *args], input=stdin, capture_output=True, text=True, timeout=limit_s)
+    check_reports(f"railyard {args[0]}", p.stdout + p.stderr)
+    return p.returncode, p.stdout, p.stderr
 
 
 class Process:
@@ -178,7 +201,8 @@ class Process:
 
     live = []
 
-    def __init__(self, name, argv, env=None):
+    def __init__(self, name, argv, env=None, out=None):
+        """out: a descriptor that gets the output in place of the log."""
         # The kernel's parent-death signal follows the thread that forked, so a short-lived one would take its child along.
         check(threading.current_thread() is threading.main_thread(), "a process is started by the main thread alone")
         self.name = name
@@ -187,7 +211,8 @@ class Process:
         self.log = os.path.join(self.dir, "log")
         self.ended_well = None
         self.status = 0  # that a test wants of it
-        with open(self.log, "wb") as out:
+        with open(self.log, "wb") as log:
+            out = log if out is None else out
             self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                       env={**os.environ, **(env or {})},
                                       start_new_session=True, preexec_fn=die_with_parent)
@@ -227,8 +252,7 @@ class Process:
                 self.signal(signal.SIGTERM)
             found = self.wait()
             text = self.log_text()
-            for r in REPORTS:
-                check(r not in text, lambda r=r: f"{self.name}'s log has {r!r}:\n{text[max(0, text.find(r) - 500):][:6000]}")
+            check_reports(self.name, text)
             check(meant or found == self.status, lambda: f"{self.name} ended with {found}, wanted {self.status}:\n{text[-3000:]}")
             self.ended_well = True
         finally:
@@ -256,16 +280,16 @@ class Server(Process):
 
     live = []
 
-    def __init__(self, *flags, command="serve", model=MODEL, wait_ready=True):
+    def __init__(self, *flags, command="serve", model=None, wait_ready=True, out=None):
         self.port = free_port()
         self.ops_port = free_port()
         self.run_dir = tempfile.mkdtemp(prefix="ry-")
         os.chmod(self.run_dir, 0o700)
         CLEANUPS.append(lambda: shutil.rmtree(self.run_dir, ignore_errors=True))
-        argv = [os.path.join(BUILD, "railyard"), command, model,
+        argv = [os.path.join(BUILD, "railyard"), command, model or MODEL,
                 f"--api.listen=127.0.0.1:{self.port}", f"--ops.listen=127.0.0.1:{self.ops_port}",
                 f"--run.dir={self.run_dir}", "--drain.settle_s=0", f"--log.access={self.run_dir}/access", *flags]
-        super().__init__(f"railyard {command}", argv)
+        super().__init__(f"railyard {command}", argv, out=out)
         if wait_ready:
             self.wait_ready()
         else:
@@ -301,10 +325,10 @@ class Server(Process):
         check_eq(r.status, wanted_status, f"status of {json.dumps(body)[:300]} -> {r.body[:500]!r}")
         return r.json()
 
-    def stream(self, **body):
-        """One streamed chat reply: the parsed chunks, after a strict reading of the stream."""
+    def stream(self, path="/v1/chat/completions", **body):
+        """One streamed reply: the parsed chunks, after a strict reading of the stream."""
         with self.connect() as c:
-            c.send_request("POST", "/v1/chat/completions", {**body, "stream": True})
+            c.send_request("POST", path, {**body, "stream": True})
             r = c.read_response()
             check_eq(r.status, 200, f"status of a stream -> {r.body[:500]!r}")
             return chat_chunks(r.body)
@@ -332,6 +356,24 @@ class Server(Process):
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    @contextlib.contextmanager
+    def held(self, body, path="/v1/chat/completions", rank=0):
+        """A stream of body runs inside the block, and its worker stands still. Yields the stream's reader, past its first
+        event. The engine may be through before the stop: then another stream is begun."""
+        pid = self.wait_worker(rank)["pid"]
+        for _ in range(50):
+            with self.connect() as c:
+                c.send_request("POST", path, {**body, "stream": True})
+                reader = EventReader(c)
+                reader.next()
+                with self.stopped(pid):
+                    # What the worker had sent is taken in by now, or within the second look.
+                    if self.running_streams() and self.get("/readyz") and self.running_streams():
+                        yield reader
+                        return
+                reader.rest()
+        raise Failed("50 streams were over before their worker could be stopped")
+
     def running_streams(self):
         return self.metric("vllm:num_requests_running")
 
@@ -357,8 +399,8 @@ class Worker(Process):
 
     live = []
 
-    def __init__(self, server, *flags, model=MODEL):
-        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model,
+    def __init__(self, server, *flags, model=None):
+        super().__init__("railyard worker", [os.path.join(BUILD, "railyard-worker"), "worker", model or MODEL,
                                              f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
 
 
@@ -370,6 +412,15 @@ class FakeWorker(Process):
     def __init__(self, server, *flags, model="demo"):
         super().__init__("fake worker", [os.path.join(BUILD, "tests", "tools", "fake_worker"), f"--model={model}",
                                          f"--lobby=ipc://{server.run_dir}/lobby.sock", *flags])
+
+
+def make_certificate(folder, name):
+    """A self-signed one for localhost; returns the paths of certificate and key."""
+    cert, key = os.path.join(folder, name + ".crt"), os.path.join(folder, name + ".key")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+                   check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return cert, key
 
 
 SHARED = {}
@@ -424,9 +475,12 @@ def strict_json(data):
 class Http1:
     """One connection. Reads exactly what the head announces; anything else is a failed check."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
+        """tls: an ssl.SSLContext."""
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
         self.s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.buf = b""
 
     def __enter__(self):
@@ -575,12 +629,14 @@ class EventReader:
 class Http2:
     """One connection with any number of streams."""
 
-    def __init__(self, port, limit_s=LIMIT_S):
+    def __init__(self, port, limit_s=LIMIT_S, tls=None):
         import h2.config
         import h2.connection
         import h2.events
         self.events = h2.events
         self.s = socket.create_connection(("127.0.0.1", port), timeout=limit_s)
+        if tls:
+            self.s = tls.wrap_socket(self.s, server_hostname="localhost")
         self.h = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.h.initiate_connection()
         self.flush()
@@ -687,15 +743,22 @@ def chat_chunks(body):
     return [strict_json(e) for e in events[:-1]]
 
 
-def join_chunks(chunks):
+def join_chunks(chunks, index=0):
     """The whole reply that a stream stands for, in the shape of one choice."""
-    joined = {"content": "", "reasoning_content": "", "token_ids": []}
+    joined = {"content": "", "reasoning_content": "", "token_ids": [], "tool_calls": [], "logprobs": []}
     for chunk in chunks:
         for choice in chunk["choices"]:
+            if choice["index"] != index:
+                continue
             delta = choice["delta"]
+            kinds = [k for k in ("content", "reasoning_content", "tool_calls") if delta.get(k)]
+            check(len(kinds) <= 1, lambda: f"a delta of several kinds: {delta}")
             joined["content"] += delta.get("content") or ""
             joined["reasoning_content"] += delta.get("reasoning_content") or ""
             joined["token_ids"] += choice.get("token_ids") or []
+            joined["logprobs"] += (choice.get("logprobs") or {}).get("content", [])
+            for call in delta.get("tool_calls") or []:
+                join_call(joined["tool_calls"], call)
             if choice["finish_reason"] is not None:
                 for k in ("finish_reason", "stop_reason", "seed", "token_sha256"):
                     joined[k] = choice[k]
@@ -706,6 +769,18 @@ def join_chunks(chunks):
         if chunk.get("railyard") is not None:
             joined["railyard"] = chunk["railyard"]
     return joined
+
+
+def join_call(calls, part):
+    """The first part of a call has its id, type and name; later ones only more of the arguments."""
+    if part["index"] == len(calls):
+        check_eq((set(part), part["type"], set(part["function"]), part["function"]["arguments"]),
+                 ({"index", "id", "type", "function"}, "function", {"name", "arguments"}, ""), "first part of a call")
+        calls.append({"id": part["id"], "type": "function", "function": dict(part["function"])})
+        return
+    check_eq(part["index"], len(calls) - 1, "index of a part of a call")
+    check_eq((set(part), set(part["function"])), ({"index", "function"}, {"arguments"}), "later part of a call")
+    calls[-1]["function"]["arguments"] += part["function"]["arguments"]
 
 
 def parse_metrics(text):

@@ -314,6 +314,9 @@ def the_ops_listener_shows_the_workers_and_the_other_does_not():
     check_eq((w["rank"], w["state"], w["supervised"], w["model"]), (0, "ready", True, "demo"), "worker")
     for k in ("pid", "fingerprint", "context_max", "streams", "queue", "kv", "restarts", "version"):
         check_in(k, w, "worker")
+    check_in("mapping", w["memory"]["embedding"], "where the embedding is")
+    for part in ("scratch", "stream states", "kv blocks"):
+        check(w["memory"]["gib"][part] > 0, f"{part} in GiB: {w['memory']}")
     check_eq(server().get("/admin/v1/workers").status, 404, "on the API listener")
 
 

@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import itertools
+import os
 import re
+import signal
 import time
 
 from harness import EventReader, Server, check, check_eq, main, shared, test, wait_for
@@ -20,24 +22,9 @@ def server():
     return shared("--streams=1", "--queue.requests_max=3", PATIENT)
 
 
-class Holder:
+def holder(s):
     """Keeps the server's one stream busy until the block ends: its worker is stopped in the middle of a reply."""
-
-    def __init__(self, s):
-        self.s = s
-        self.stopped = s.stopped(s.wait_worker()["pid"])
-
-    def __enter__(self):
-        self.c = self.s.connect()
-        self.c.send_request("POST", CHAT, ENDLESS)
-        self.reader = EventReader(self.c)
-        self.reader.next()
-        self.stopped.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self.c.close()
-        self.stopped.__exit__(*error)
+    return s.held(ENDLESS)
 
 
 def waiting(s, count):
@@ -62,7 +49,7 @@ def order_of(s, bodies):
     """In which order requests that wait together end, by the server's own log."""
     first = len(s.access_lines())
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with Holder(s):
+        with holder(s):
             runs = line_up(s, pool, bodies)
         check_eq([r.result().status for r in runs], [200] * len(runs), "statuses")
     names = [r.result().header("x-request-id") for r in runs]
@@ -78,7 +65,7 @@ def order_of(s, bodies):
 def case_08_past_its_bound_the_queue_answers_429_and_when_to_come_back():
     s = server()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with Holder(s):
+        with holder(s):
             runs = line_up(s, pool, [{}] * 3)
             for _ in range(5):
                 r = s.post(CHAT, SHORT)
@@ -104,23 +91,20 @@ def a_lower_priority_number_goes_first():
 
 @test
 def who_waits_too_long_gets_429_and_the_running_stream_goes_on():
-    with Server("--streams=1", "--queue.wait_s=0.3", PATIENT) as s, s.connect() as c:
-        pid = s.wait_worker()["pid"]
-        c.send_request("POST", CHAT, ENDLESS)
-        reader = EventReader(c)
-        reader.next()
-        with s.stopped(pid):
+    with Server("--streams=1", "--queue.wait_s=0.3", PATIENT) as s:
+        with s.held(ENDLESS) as reader:
             r = s.post(CHAT, SHORT)
             check_eq((r.status, r.json()["error"]["code"]), (429, "queue_timeout"), "answer")
             check(r.header("retry-after"), "no retry-after")
             waiting(s, 0)
-        check_eq(reader.rest()[-1], "[DONE]", "end of the running stream")
+            os.kill(s.wait_worker()["pid"], signal.SIGCONT)
+            check_eq(reader.rest()[-1], "[DONE]", "end of the running stream")
 
 
 @test
 def a_request_past_its_own_deadline_is_504():
     s = server()
-    with Holder(s):
+    with holder(s):
         r = s.post(CHAT, SHORT, [("X-Request-Timeout-Ms", "200")])
         check_eq((r.status, r.json()["error"]["code"]), (504, "deadline_exceeded"), "answer")
         check_eq(r.header("x-should-retry"), "false", "x-should-retry")
@@ -148,7 +132,7 @@ def a_bad_deadline_is_400():
 def the_queue_counts_in_health_and_metrics_and_empties():
     s = server()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        with Holder(s):
+        with holder(s):
             runs = line_up(s, pool, [{}] * 2)
             queue = s.get("/readyz").json()["queue"]
             check_eq(queue["requests"], 2, "requests")

@@ -7,17 +7,14 @@ import shutil
 import subprocess
 import tempfile
 
-from harness import BUILD, MODEL, SOURCE, check, check_eq, check_in, main, note, test
+from harness import MODEL, SOURCE, check, check_eq, check_in, main, note, run_program, test
 
 DIR = tempfile.TemporaryDirectory(prefix="ry-refusals-")
 with open(os.path.join(MODEL, "config.json")) as f:
     CONFIG = json.load(f)
 
 
-def run(*args, stdin=""):
-    """(exit status, stdout, stderr); a serve that does not end is killed and fails the test."""
-    p = subprocess.run([os.path.join(BUILD, "railyard"), *args], input=stdin, capture_output=True, text=True, timeout=60)
-    return p.returncode, p.stdout, p.stderr
+run = run_program  # a serve that does not end is killed and fails the test
 
 
 def serve(folder):

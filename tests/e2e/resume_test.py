@@ -59,10 +59,12 @@ def resumed(events):
 def a_killed_workers_streams_go_on_at_the_other_with_the_same_bits():
     with Server("--workers=2", "--threads=1", "--streams=8") as s:
         s.wait_worker(0), s.wait_worker(1)
-        wanted = [of_whole(s.chat(**b)) for b in KINDS]
-        streams = [Stream(s, b, ids) for b, ids in zip(KINDS, (3, 40, 17))]
+        # Long enough for all of them to be seen running.
+        kinds = [{**b, "ignore_eos": True, "max_tokens": 1500} for b in KINDS]
+        wanted = [of_whole(s.chat(**b)) for b in kinds]
+        streams = [Stream(s, b, ids) for b, ids in zip(kinds, (3, 40, 17))]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            whole = [pool.submit(s.chat, **b) for b in KINDS]
+            whole = [pool.submit(s.chat, **b) for b in kinds]
             wait_for(lambda: s.running_streams() == 6, "all six run")
             kill(s, streams[0].worker)
             found = [of_stream(x.rest()) for x in streams]

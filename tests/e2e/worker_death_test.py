@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import re
 import signal
 
 from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note,
@@ -27,6 +28,14 @@ def kill_worker(s, rank=0):
     pid = s.wait_worker(rank)["pid"]
     os.kill(pid, signal.SIGKILL)
     return pid
+
+
+@test
+def what_a_worker_shows_its_router_is_not_in_the_list_of_processes():
+    with Server() as s:
+        with open(f"/proc/{s.wait_worker()['pid']}/cmdline", encoding="utf-8") as f:
+            line = f.read().split("\0")
+        check_eq([a for a in line if "token" in a or re.search("[0-9a-f]{16}", a)], [], "arguments that look like a secret")
 
 
 @test

@@ -6,6 +6,7 @@
 #include "router/fields.h"
 #include "router/model.h"
 #include "router/params.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,21 +23,25 @@ static void check_refusal(const struct apierr *e) {
     for (const char *p = e->message; *p; p++) check((unsigned char)*p >= 0x20);
 }
 
-static void read_fields(const json_t *body) {
+static void read_fields(enum fields_set set, const json_t *body) {
     static const struct model m = {.sampling = {1, 1, 0, 1, 0}};
+    static struct tokenizer *t;
+    if (!t) t = tiny_tokenizer();
     struct params p;
     struct arena a = {0};
     struct apierr e = {0};
     const char *unknown[FIELDS_UNKNOWN_MAX];
     uint32_t surrogates = 0;
-    struct field_context c = {.params = &p,
+    struct field_context c = {.set = set,
+                              .params = &p,
                               .arena = &a,
+                              .tokenizer = t,
                               .vocab_size = 1000,
                               .lone_surrogates = &surrogates,
                               .unknown = unknown};
     params_init(&p, &m, false);
     int st = fields_read(&c, body, &e);
-    if (!st) st = fields_capabilities(body, &p, &e);
+    if (!st) st = fields_capabilities(set, body, &p, &e);
     if (st) check_refusal(&e);
     params_fini(&p);
     arena_fini(&a);
@@ -52,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
         return 0;
     }
     check(json_is_object(body));
-    read_fields(body);
+    read_fields(FIELDS_CHAT, body);
+    read_fields(FIELDS_COMPLETION, body);
     json_decref(body);
     return 0;
 }

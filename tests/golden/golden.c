@@ -8,6 +8,7 @@
 
 #include "common/err.h"
 #include "common/mem.h"
+#include "tests/lib/backend_env.h"
 #include "tests/lib/test.h"
 #include "worker/engine/engine.h"
 
@@ -76,6 +77,7 @@ struct engine *golden_engine(const char *model_dir) {
                                    .streams_max = 2,
                                    .threads = 2,
                                    .kv = "f32"};
+    backend_env(&config);
     CHECK_OK(engine_new(&eng, &config, &e), e);
     struct engine_range all = {0, engine_info(eng)->vocab_size};
     CHECK_OK(engine_set_vocab(eng, &all, 1, NULL, 0, &e), e);

@@ -2,6 +2,7 @@
 #include "tests/lib/engine_drive.h"
 #include "common/err.h"
 #include "common/num.h"
+#include "tests/lib/backend_env.h"
 #include "tests/lib/test.h"
 
 #include <string.h>
@@ -31,7 +32,9 @@ void drive_sampled(struct engine_request *r, uint64_t seed) {
 struct engine *drive_open(const struct engine_config *config) {
     struct engine *eng = NULL;
     struct err e = {0};
-    CHECK_OK(engine_new(&eng, config, &e), e);
+    struct engine_config c = *config;
+    backend_env(&c);
+    CHECK_OK(engine_new(&eng, &c, &e), e);
     return eng;
 }
 

@@ -213,6 +213,13 @@ static const struct frame_prefix *prefixes(const struct maker *m, uint32_t count
     return v;
 }
 
+static const struct frame_memory *memory(const struct maker *m, uint32_t count) {
+    struct frame_memory *v = arena_alloc(m->a, count * sizeof *v);
+    for (uint32_t i = 0; i < count; i++)
+        v[i] = (struct frame_memory){text(m, "kv blocks"), pick64(m, i)};
+    return v;
+}
+
 static void fill_status(const struct maker *m, struct frame_status *s) {
     uint32_t count = (uint32_t)pick(m, 0, 2, FRAME_PREFIXES_MAX);
     *s = (struct frame_status){
@@ -242,6 +249,9 @@ static void fill_status(const struct maker *m, struct frame_status *s) {
         .kept_count = count,
         .evicted = prefixes(m, count),
         .evicted_count = count,
+        .embedding = text(m, "on the card: there is room"),
+        .memory = memory(m, (uint32_t)pick(m, 0, 3, FRAME_MEMORY_MAX)),
+        .memory_count = (uint32_t)pick(m, 0, 3, FRAME_MEMORY_MAX),
     };
 }
 

@@ -20,6 +20,8 @@
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/draw.h"
+#include "kernels/sample/sample.h"
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -251,9 +253,10 @@ static double exl3_state_value(uint32_t s, enum exl3_codebook codebook) {
 }
 
 // Decoded, in [K, N].
-static double *exl3_matrix(const struct op_case *c) {
-    uint32_t k = c->size[1], n = c->size[2], half_bits = c->size[3], ring = 128 * half_bits;
-    uint16_t *words = exl3_words(30, (uint64_t)k * n * half_bits / 32);
+static double *exl3_matrix(uint32_t what, uint32_t k, uint32_t n, uint32_t half_bits,
+                           enum exl3_codebook codebook) {
+    uint32_t ring = 128 * half_bits;
+    uint16_t *words = exl3_words(what, (uint64_t)k * n * half_bits / 32);
     double *m = mem_alloc((size_t)k * n * sizeof *m);
     for (uint32_t tile = 0; tile < k / 16 * (n / 16); tile++) {
         const uint16_t *w = words + (uint64_t)tile * ring / 16;
@@ -265,7 +268,7 @@ static double *exl3_matrix(const struct op_case *c) {
             }
             uint32_t row = tile / (n / 16) * 16 + 2 * (lane & 3) + (i & 1) + 8 * (i >> 1 & 1);
             uint32_t col = tile % (n / 16) * 16 + (lane >> 2) + 8 * (i >> 2 & 1);
-            m[(size_t)row * n + col] = exl3_state_value(state, (enum exl3_codebook)c->size[4]);
+            m[(size_t)row * n + col] = exl3_state_value(state, codebook);
         }
     }
     free(words);
@@ -286,7 +289,8 @@ static void exl3_rotate(double *v, uint32_t count) {
 
 static void ref_exl3(const struct op_case *c, double *ret) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
-    double *m = exl3_matrix(c), *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
+    double *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
     double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
     for (uint32_t r = 0; r < t; r++) {
         for (uint32_t i = 0; i < k; i++)
@@ -957,9 +961,9 @@ static void ref_router(const struct op_case *c, double *ret) {
     free(taken);
 }
 
-/* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix) + PICKS_SAME for rows that all
- * choose the first K experts */
-enum { TYPES_MIXED = 3, PICKS_SAME = 8 };
+/* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix; TYPES_EXL3: EXL3 of another width and
+ * codebook for each, but one plain one) + PICKS_SAME for rows that all choose the first K experts */
+enum { TYPES_MIXED = 3, TYPES_EXL3 = 4, PICKS_SAME = 8 };
 
 // The row's k-th expert: K neighbours in the ring of E, every second row from the last to the first.
 static uint32_t pick_of(const struct op_case *c, uint32_t row, uint32_t k) {
@@ -972,10 +976,45 @@ static float pick_weight(const struct op_case *c, uint32_t row, uint32_t k) {
     return 0.5f + 0.5f * fine(52, (uint64_t)row * c->size[4] + k);
 }
 
+// The matrix of an expert that is EXL3; 0 half bits: it is plain.
+struct expert_exl3 {
+    uint32_t what, half_bits;
+    enum exl3_codebook codebook;
+};
+
+static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
+    uint32_t nth = e * 3 + part;
+    if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
+    return (struct expert_exl3){200 + 3 * nth, 2 + nth * 5 % 15, (enum exl3_codebook)(nth % 3)};
+}
+
+// Trellis, factors of the inputs, factors of the outputs, one behind the other.
+static struct buf exl3_weight(const struct ops *o, const struct expert_exl3 *x, uint32_t rows,
+                              uint32_t cols, struct weight *ret) {
+    uint64_t words = (uint64_t)rows * cols * x->half_bits / 32;
+    uint16_t *w = exl3_words(x->what, words);
+    w = mem_realloc(w, (words + rows + cols) * sizeof *w);
+    for (uint32_t i = 0; i < cols; i++) w[words + i] = exl3_factor(x->what + 1, i);
+    for (uint32_t i = 0; i < rows; i++) w[words + cols + i] = exl3_factor(x->what + 2, i);
+    struct buf b = buf_of(o, w, (words + rows + cols) * sizeof *w);
+    *ret = (struct weight){.data = b.p,
+                           .rows = rows,
+                           .cols = cols,
+                           .exl3 = {.half_bits = x->half_bits,
+                                    .codebook = x->codebook,
+                                    .suh = b.p + words * sizeof *w,
+                                    .svh = b.p + (words + cols) * sizeof *w}};
+    free(w);
+    return b;
+}
+
 // part 0: gate, 1: up, 2: down
 static struct buf expert_weight(const struct ops *o, const struct op_case *c, uint32_t e,
                                 uint32_t part, struct weight *ret) {
     uint32_t type = c->size[5] % PICKS_SAME, d = c->size[1], i = c->size[2];
+    struct expert_exl3 q = expert_exl3(c, e, part);
+    if (q.half_bits) return exl3_weight(o, &q, part == 2 ? d : i, part == 2 ? i : d, ret);
+    if (type == TYPES_EXL3) type = DTYPE_BF16;
     return weight_of(o, ret, 60 + e * 3 + part, part == 2 ? d : i, part == 2 ? i : d,
                      (enum dtype)(type == TYPES_MIXED ? (e + part) % 3 : type));
 }
@@ -1036,27 +1075,50 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
     free(ids);
 }
 
-static double ref_product(const double *x, uint32_t what, uint64_t row, uint32_t n) {
-    double s = 0;
-    for (uint32_t i = 0; i < n; i++) s += x[i] * value(what, row * n + i);
-    return s;
+// y = W x for a matrix of an expert.
+static void ref_product(const struct op_case *c, uint32_t e, uint32_t part, const double *x,
+                        double *y) {
+    uint32_t rows = c->size[part == 2 ? 1 : 2], cols = c->size[part == 2 ? 2 : 1];
+    struct expert_exl3 q = expert_exl3(c, e, part);
+    for (uint32_t r = 0; r < rows && !q.half_bits; r++) {
+        y[r] = 0;
+        for (uint32_t i = 0; i < cols; i++)
+            y[r] += x[i] * value(60 + e * 3 + part, (uint64_t)r * cols + i);
+    }
+    if (!q.half_bits) return;
+    double *m = exl3_matrix(q.what, cols, rows, q.half_bits, q.codebook);
+    double *in = mem_alloc(cols * sizeof *in);
+    for (uint32_t i = 0; i < cols; i++) in[i] = x[i] * exl3_factor_value(q.what + 1, i);
+    exl3_rotate(in, cols);
+    for (uint32_t r = 0; r < rows; r++) {
+        y[r] = 0;
+        for (uint32_t i = 0; i < cols; i++) y[r] += in[i] * m[(uint64_t)i * rows + r];
+    }
+    exl3_rotate(y, rows);
+    for (uint32_t r = 0; r < rows; r++) y[r] *= exl3_factor_value(q.what + 2, r);
+    free(m);
+    free(in);
 }
 
 static void ref_experts(const struct op_case *c, double *ret) {
     uint32_t dim = c->size[1], width = c->size[2];
-    double *x = mem_alloc(dim * sizeof *x), *a = mem_alloc(width * sizeof *a);
+    double *x = mem_alloc(dim * sizeof *x), *y = mem_alloc(dim * sizeof *y);
+    double *gate = mem_alloc(width * sizeof *gate), *up = mem_alloc(width * sizeof *up);
     for (uint32_t t = 0; t < c->size[0]; t++, ret += dim) {
         for (uint32_t d = 0; d < dim; d++) x[d] = fine(51, (uint64_t)t * dim + d);
         for (uint32_t k = 0; k < c->size[4]; k++) {
-            uint32_t what = 60 + pick_of(c, t, k) * 3;
-            for (uint32_t i = 0; i < width; i++)
-                a[i] = ref_silu(ref_product(x, what, i, dim)) * ref_product(x, what + 1, i, dim);
-            for (uint32_t d = 0; d < dim; d++)
-                ret[d] += pick_weight(c, t, k) * ref_product(a, what + 2, d, width);
+            uint32_t e = pick_of(c, t, k);
+            ref_product(c, e, 0, x, gate);
+            ref_product(c, e, 1, x, up);
+            for (uint32_t i = 0; i < width; i++) gate[i] = ref_silu(gate[i]) * up[i];
+            ref_product(c, e, 2, gate, y);
+            for (uint32_t d = 0; d < dim; d++) ret[d] += pick_weight(c, t, k) * y[d];
         }
     }
     free(x);
-    free(a);
+    free(y);
+    free(gate);
+    free(up);
 }
 
 /* expert_sum: T, D */
@@ -1082,6 +1144,97 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
     for (uint64_t i = 0; i < (uint64_t)c->size[0] * c->size[1]; i++)
         ret[i] = (double)fine(54, i) + fine(55, i) +
                  fine(56, i) / (1 + exp(-(double)fine(57, i / c->size[1])));
+}
+
+/* draw: T, V, kind of rows. Ids. A backend without it draws on the host, which is the reference. */
+enum { DRAW_SPREAD, DRAW_TIES, DRAW_BROKEN };
+
+static float draw_logit(const struct op_case *c, uint64_t i) {
+    float x = fine(80, i) * 8;
+    if (c->size[2] == DRAW_TIES) return floorf(x / 2);
+    if (c->size[2] != DRAW_BROKEN) return x;
+    switch (mix_u64(i + 77) % 8) { // and one row of nothing that may be drawn
+    case 0: return NAN;
+    case 1: return INFINITY;
+    case 2: return -0.0f;
+    case 3: return 1e-40f;
+    default: return i / c->size[1] == 1 || i % 5 == 0 ? -INFINITY : x;
+    }
+}
+
+static uint32_t draw_used(const struct op_case *c, uint32_t word) {
+    uint32_t left = c->size[1] - 32 * word, all = left < 32 ? (1u << left) - 1 : ~0u;
+    return all & (uint32_t)(mix_u64(word + 5) | mix_u64(word + 6));
+}
+
+// Every second row greedy in one way or the other; every third with min_p.
+static struct sample_params draw_params(uint32_t row) {
+    static const double heat[] = {1, 0, 0.3, 1e-6, 2, 0.7};
+    return (struct sample_params){.temperature = heat[row % 6],
+                                  .top_p = 1,
+                                  .min_p = row % 3 ? 0 : 0.05,
+                                  .repetition = 1,
+                                  .seed = mix_u64(row + 1)};
+}
+
+static float *draw_logits(const struct op_case *c) {
+    uint64_t n = (uint64_t)c->size[0] * c->size[1];
+    float *x = mem_alloc(n * F32);
+    for (uint64_t i = 0; i < n; i++) x[i] = draw_logit(c, i);
+    return x;
+}
+
+static uint32_t *draw_bits(const struct op_case *c) {
+    uint32_t words = ceil_div_u32(c->size[1], 32), *used = mem_alloc(words * sizeof *used);
+    for (uint32_t i = 0; i < words; i++) used[i] = draw_used(c, i);
+    return used;
+}
+
+static void ref_draw(const struct op_case *c, double *ret) {
+    struct sample *s = sample_new(c->size[1]);
+    float *logits = draw_logits(c);
+    uint32_t *used = draw_bits(c);
+    for (uint32_t t = 0; t < c->size[0]; t++) {
+        struct sample_params p = draw_params(t);
+        struct sample_mask mask = {.used_bits = used};
+        ret[t] = sample_draw(s, logits + (uint64_t)t * c->size[1], &p, NULL, &mask, 1000 + t);
+    }
+    sample_free(s);
+    free(logits);
+    free(used);
+}
+
+static void run_draw(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    uint32_t t = c->size[0], v = c->size[1], step = schedule ? schedule : t;
+    uint32_t *used = draw_bits(c), *got = mem_calloc(t, sizeof *got);
+    struct draw_row *rows = mem_calloc(t, sizeof *rows);
+    double *host = mem_calloc(t, sizeof *host);
+    float *x = draw_logits(c);
+    for (uint32_t i = 0; i < t; i++) {
+        struct sample_params p = draw_params(i);
+        rows[i] = (struct draw_row){p.temperature, p.min_p, p.seed, 1000 + i};
+    }
+    struct buf logits = buf_of(o, x, (uint64_t)t * v * F32),
+               list = buf_of(o, rows, t * sizeof *rows);
+    struct buf bits = buf_of(o, used, ceil_div_u32(v, 32) * sizeof *used);
+    struct buf ids = buf_new(o, t * sizeof *got);
+    for (uint32_t i = 0; i < t && o->draw; i += step)
+        o->draw(o->ctx, &(struct draw_args){.logits = logits.p + (uint64_t)i * v * F32,
+                                            .rows = list.p + i * sizeof *rows,
+                                            .used_bits = bits.p,
+                                            .ids = ids.p + i * sizeof *got,
+                                            .rows_count = min_u32(step, t - i),
+                                            .vocab = v});
+    o->read(o->ctx, got, ids.p, t * sizeof *got);
+    if (!o->draw) ref_draw(c, host);
+    for (uint32_t i = 0; i < t; i++) ret[i] = o->draw ? (float)got[i] : (float)host[i];
+    struct buf *all[] = {&logits, &list, &bits, &ids};
+    for (uint32_t i = 0; i < 4; i++) buf_free(o, all[i]);
+    free(x);
+    free(rows);
+    free(used);
+    free(got);
+    free(host);
 }
 
 // (n + 1) / 2 and (n + 5) / 6 more rows than the longest stream's n
@@ -1123,6 +1276,9 @@ static void ref_expert_sum(const struct op_case *c, double *ret) {
     { "experts", {t, d, i, e, k, ty}, 3e-6, (t) * (d), run_experts, ref_experts, 6e-3 }
 #define EXPERT_SUM(t, d)                                                                           \
     { "expert_sum", {t, d}, 1e-6, (t) * (d), run_expert_sum, ref_expert_sum, 0 }
+
+#define DRAW(t, v, kind)                                                                           \
+    { "draw", {t, v, kind}, 0, t, run_draw, ref_draw, 0 }
 
 const struct op_case op_cases[] = {
     LINEAR(1, 1, 1, 0, DTYPE_F32),
@@ -1195,9 +1351,15 @@ const struct op_case op_cases[] = {
     EXPERTS(17, 100, 36, 3, 3, DTYPE_F32),  // every expert has every row
     EXPERTS(40, 96, 130, 13, 2, TYPES_MIXED),
     EXPERTS(21, 128, 72, 6, 2, TYPES_MIXED | PICKS_SAME),
+    EXPERTS(5, 256, 128, 5, 2, TYPES_EXL3),
     EXPERT_SUM(1, 1),
     EXPERT_SUM(7, 50),
     EXPERT_SUM(30, 256),
+    DRAW(1, 1, DRAW_SPREAD),
+    DRAW(13, 45, DRAW_TIES),
+    DRAW(40, 1000, DRAW_SPREAD),
+    DRAW(40, 4096, DRAW_TIES),
+    DRAW(12, 3001, DRAW_BROKEN),
 };
 const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
 
@@ -1250,7 +1412,11 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(ROUTER, 256, 8, LOGITS_FINE),
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
+    EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
     EACH_ROWS(EXPERT_SUM, 2048),
+    EACH_ROWS(DRAW, 5000, DRAW_SPREAD),
+    DRAW(12, 248320, DRAW_SPREAD),
+    DRAW(12, 248320, DRAW_BROKEN),
 };
 const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;
 

@@ -46,6 +46,11 @@ static void close_ref(void *ctx) {}
     }
 PLANS_ALL(OPS_REF)
 
+void ops_ref_put(struct ops *o) {
+#define OPS_FILL(op) o->op = op##_of_table;
+    PLANS_ALL(OPS_FILL)
+}
+
 void ops_ref_open(struct ops *ret) {
     *ret = (struct ops){.device = "twins",
                         .variant = "sm_90",
@@ -57,6 +62,5 @@ void ops_ref_open(struct ops *ret) {
                         .copy = copy_ref,
                         .sync = sync_ref,
                         .experts_room = experts_room_ref};
-#define OPS_FILL(op) ret->op = op##_of_table;
-    PLANS_ALL(OPS_FILL)
+    ops_ref_put(ret);
 }

@@ -19,9 +19,11 @@ const char *tiny_model(const char *args) {
     CHECK(made_count < MODELS_MAX);
     snprintf(made[made_count].args, sizeof made->args, "%s", args);
     snprintf(made[made_count].path, PATH_BYTES, "%s/tiny%d", test_temp_dir(), made_count);
-    snprintf(cmd, sizeof cmd, "/usr/bin/python3 '%s/tests/tools/%s' '%s' %s >/dev/null",
-             test_source_dir(), strstr(args, "--widths") ? "make_exl3.py" : "make_tiny.py",
-             made[made_count].path, args);
+    const char *python = getenv("RAILYARD_PYTHON"); // tests/gpu/run.py: the one with numpy
+    snprintf(cmd, sizeof cmd, "'%s' '%s/tests/tools/%s' '%s' %s >/dev/null",
+             python ? python : "/usr/bin/python3", test_source_dir(),
+             strstr(args, "--widths") ? "make_exl3.py" : "make_tiny.py", made[made_count].path,
+             args);
     if (system(cmd)) test_fail(__FILE__, __LINE__, "failed: %s", cmd);
     return made[made_count++].path;
 }

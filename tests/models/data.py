@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training data: items from generate.py, the byte-level BPE, token rows. Needs numpy and tokenizers.
 
-data.py --work DIR --items 700000 [--entries 4000]
+data.py --work DIR --items 700000 [--entries 4000 | --tokenizer FILE]
 Writes tokenizer.json and data.npz (rows of 513 and 2049 ids with their loss weights) and, last, done.json.
 """
 import argparse, json, multiprocessing as mp, os, re, time
@@ -54,14 +54,17 @@ def pack(tokens, weights, length):
     return np.stack(rows), np.stack(row_weights)
 
 
-def prepare(work, count, entries):
+def prepare(work, count, entries, tokenizer=None):
     t = [time.time()]
     with mp.Pool(os.cpu_count()) as pool:
         jobs = [(min(PART, count - i), 1000 + i // PART) for i in range(0, count, PART)]
         docs = [d for part in pool.imap(make, jobs) for d in part]
     t.append(time.time())
     marks = re.compile("|".join(map(re.escape, SPECIAL)))
-    tok = train_tokenizer((x for p, q in docs[:BPE_ITEMS] for x in marks.split(p + q) if x), entries)
+    if tokenizer:
+        from tokenizers import Tokenizer
+        tok = Tokenizer.from_file(tokenizer)
+    else: tok = train_tokenizer((x for p, q in docs[:BPE_ITEMS] for x in marks.split(p + q) if x), entries)
     tok.save(work + "/tokenizer.json")
     t.append(time.time())
     end = tok.token_to_id("<|endoftext|>")
@@ -73,7 +76,8 @@ def prepare(work, count, entries):
             weights.append(np.array([PROMPT_WEIGHT] * len(p.ids) + [ANSWER_WEIGHT] * len(q.ids) + [1], dtype=np.int8))
     t.append(time.time())
     out = {}
-    for n in LENGTHS: out[f"t{n}"], out[f"w{n}"] = pack(tokens, weights, n)
+    for n in LENGTHS:
+        out[f"t{n}"], out[f"w{n}"] = pack(tokens, weights, n)
     np.savez(work + "/data.npz", **out)
     t.append(time.time())
     sizes = [len(x) for x in tokens]
@@ -89,6 +93,7 @@ if __name__ == "__main__":
     ap.add_argument("--work", required=True)
     ap.add_argument("--items", type=int, default=700000)
     ap.add_argument("--entries", type=int, default=4000)
+    ap.add_argument("--tokenizer", help="take this one instead of training one")
     o = ap.parse_args()
     os.makedirs(o.work, exist_ok=True)
-    prepare(o.work, o.items, o.entries)
+    prepare(o.work, o.items, o.entries, o.tokenizer)

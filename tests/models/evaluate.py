@@ -3,7 +3,7 @@
 
 evaluate.py --model DIR [--n 60]      writes DIR/scores.json
 """
-import argparse, itertools, json, os, random, time
+import argparse, itertools, json, os, random, sys, time
 import generate, skills_work
 from common import judge
 
@@ -12,29 +12,52 @@ RECALL_BINS = [(0, 400, "under 400"), (400, 1000, "400 to 999"), (1000, 1500, "1
                (2049, 4097, "2,049 to 3,700 (longer than any in training)")]
 
 
+def plain(tensors):
+    """The tensors of an EXL3 pack as those of a plain checkpoint, experts packed."""
+    import numpy as np, torch
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)) + "/../tools")
+    import exl3
+    out = {k: v.float() for k, v in tensors.items() if not k.endswith(exl3.SUFFIXES)}
+    raw = {k: v.numpy() for k, v in tensors.items() if k.endswith(exl3.SUFFIXES)}
+    for key in [k[:-len(".trellis")] for k in raw if k.endswith(".trellis")]:
+        out[key + ".weight"] = torch.from_numpy(exl3.dense(raw, key).astype(np.float32))
+    for stem in sorted({k[:k.index(".experts.") + 9] for k in out if ".experts." in k and k.endswith(".weight")}):
+        one = lambda part: [out.pop(f"{stem}{x}.{part}_proj.weight") for x in range(sum(k.startswith(stem) and k.endswith(f".{part}_proj.weight") for k in out))]
+        gate, up, down = one("gate"), one("up"), one("down")
+        out[stem + "gate_up_proj"] = torch.stack([torch.cat(gu) for gu in zip(gate, up)])
+        out[stem + "down_proj"] = torch.stack(down)
+    return out
+
+
 def load(path, device="cuda"):
-    """(model in fp32 with the written bf16 values, configuration, tokeniser)."""
+    """(model in fp32 with the written values, configuration, tokeniser). Plain or EXL3."""
     import torch
     from safetensors.torch import load_file
     from tokenizers import Tokenizer
-    from model import Cfg, Demo
+    from model import Demo, cfg_of
     j = json.load(open(path + "/config.json"))
-    m = Demo(Cfg(vocab=j["vocab_size"], D=j["hidden_size"], L=j["num_hidden_layers"], I=j["intermediate_size"]))
-    names = sorted(set(json.load(open(path + "/model.safetensors.index.json"))["weight_map"].values()))
-    tensors = {k: v.float() for n in names for k, v in load_file(f"{path}/{n}").items()}
+    m = Demo(cfg_of(j))
+    tensors = {k: v for n in sorted(os.listdir(path)) if n.endswith(".safetensors") for k, v in load_file(f"{path}/{n}").items()}
+    tensors = plain(tensors)
+    head = tensors.pop("lm_head.weight", None)
     m.load_state_dict(tensors)
+    if head is not None: m.lm_head = head.to(device)
     return m.to(device).eval(), j, Tokenizer.from_file(path + "/tokenizer.json")
 
 
-def answers(m, tok, its):
-    """Greedy answers: (item, prompt ids, answer ids, answer text), in the order of the items."""
+def answers(m, tok, its, temperature=0.0, batch=BATCH, new_max=NEW_MAX):
+    """Answers: (item, prompt ids, answer ids, answer text), in the order of the items; sampled ones with the item's place as seed."""
+    import noise, torch
+    dev = m.model.embed_tokens.weight.device
     stops = [tok.token_to_id(s) for s in ("<|im_end|>", "<|endoftext|>")]
     prompts = [tok.encode(i["prompt"], add_special_tokens=False).ids for i in its]
     order = sorted(range(len(its)), key=lambda i: len(prompts[i]))
     out = [None] * len(its)
-    for k in range(0, len(order), BATCH):
-        part = order[k:k + BATCH]
-        for i, q in zip(part, m.generate([prompts[i] for i in part], NEW_MAX, stops)):
+    for k in range(0, len(order), batch):
+        part = order[k:k + batch]
+        draw = noise.draws(torch.tensor(part, device=dev), torch.tensor([len(prompts[i]) for i in part], device=dev), temperature,
+                           tok.get_vocab_size())
+        for i, q in zip(part, m.generate([prompts[i] for i in part], new_max, stops, draw=draw)):
             out[i] = (its[i], prompts[i], q, tok.decode(q, skip_special_tokens=False))
     return out
 
@@ -74,9 +97,9 @@ def mtp_match(m, runs, depth=3):
 
 
 def transformers_model(path):
-    import torch
-    from transformers import Qwen3_5ForCausalLM
-    return Qwen3_5ForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").cuda().eval()
+    import torch, transformers
+    kind = getattr(transformers, json.load(open(path + "/config.json"))["architectures"][0])
+    return kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").cuda().eval()
 
 
 def against_transformers(path, m, prompts):

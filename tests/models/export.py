@@ -6,12 +6,19 @@ SHARD_BYTES = 10_500_000
 CONTEXT = 4096
 
 
+def mlp_config(c):
+    if not c.X: return {"intermediate_size": c.I}
+    return {"moe_intermediate_size": c.IX, "num_experts": c.X, "num_experts_per_tok": c.K, "output_router_logits": False,
+            "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": c.IX}
+
+
 def config(c, ids):
+    kind = "Moe" if c.X else ""
     return {
-        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "dtype": "bfloat16",
+        "architectures": [f"Qwen3_5{kind}ForCausalLM"], "model_type": f"qwen3_5{kind and '_moe'}_text", "dtype": "bfloat16",
         "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True, "bos_token_id": None,
         "eos_token_id": ids["<|endoftext|>"], "pad_token_id": ids["<|endoftext|>"], "full_attention_interval": c.every,
-        "head_dim": c.hd, "hidden_act": "silu", "hidden_size": c.D, "initializer_range": 0.02, "intermediate_size": c.I,
+        "head_dim": c.hd, "hidden_act": "silu", "hidden_size": c.D, "initializer_range": 0.02, **mlp_config(c),
         "layer_types": ["full_attention" if c.full(i) else "linear_attention" for i in range(c.L)],
         "linear_conv_kernel_dim": 4, "linear_key_head_dim": c.dk, "linear_num_key_heads": c.NK,
         "linear_num_value_heads": c.NV, "linear_value_head_dim": c.dk, "mamba_ssm_dtype": "float32",

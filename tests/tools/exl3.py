@@ -7,6 +7,7 @@ Sylvester matrix over sqrt(128), block by block.
 import numpy as np
 
 CODEBOOKS = ("3inst", "mcg", "mul1")
+SUFFIXES = (".trellis", ".suh", ".svh", ".su", ".sv", ".mcg", ".mul1")  # of what a linear stores
 MARKERS = {"mcg": 0xCBAC1FED, "mul1": 0x83DCD12D}
 SIGMA = {"3inst": 1.24371, "mcg": 1.24411, "mul1": 1.00031}  # deviation of the values over all states
 

@@ -22,6 +22,8 @@
  *     --mute                     never says HELLO
  *     --versions=LO-HI           of HELLO ("1-1")
  *     --once                     ends when the router goes; otherwise it dials the lobby again
+ *     --clock --phase=P          rounds begin at P of --rate's period of the monotonic clock; each id is that clock in
+ *                                steps of 50 us, modulo 4,000 (tests/bench/load_client.h)
  *     --leash                    ends when the process that started it ends
  *
  * A reply ends with DONE(stop) at an id that VOCAB or the SUBMIT names as a stop id (that id is sent as well) or at the
@@ -51,8 +53,8 @@
 struct values {
     char *lobby, *token, *model, *name, *checkpoint, *reply, *script, *garbage, *versions;
     int64_t rank, streams, context, per_round, fill_rounds, load_ms, die_after, exit;
-    double rate;
-    bool silent, mute, once, leash;
+    double rate, phase;
+    bool silent, mute, once, leash, clock;
 };
 
 #define AT(member_) offsetof(struct values, member_)
@@ -79,6 +81,8 @@ static const struct setting table[] = {
     {"silent", SETTING_BOOL, AT(silent), "off", 0, 0, NULL, NULL, "says nothing after HELLO"},
     {"mute", SETTING_BOOL, AT(mute), "off", 0, 0, NULL, NULL, "does not say HELLO"},
     {"leash", SETTING_BOOL, AT(leash), "off", 0, 0, NULL, NULL, "ends with its parent"},
+    {"clock", SETTING_BOOL, AT(clock), "off", 0, 0, NULL, NULL, "every id is the time of day"},
+    {"phase", SETTING_REAL, AT(phase), "0", 0, 1, NULL, NULL, "of the rounds, in a round's time"},
     {"once", SETTING_BOOL, AT(once), "off", 0, 0, NULL, NULL, "ends with its router"},
 };
 
@@ -107,6 +111,7 @@ struct fake {
     struct ids vocab_stop, special;
 
     uint64_t joined_ms, next_round_us, last_status_ms;
+    uint32_t clock_id; // of this round
     uint64_t progress, rounds, tokens, prompt_tokens;
     bool draining, ending, ready_once;
     double load_seen;
@@ -171,7 +176,8 @@ static void send_status(struct fake *w) {
                                  .rounds = w->rounds,
                                  .tokens = w->tokens,
                                  .prompt_tokens = w->prompt_tokens,
-                                 .fingerprint = fingerprint_of(w)}};
+                                 .fingerprint = fingerprint_of(w),
+                                 .embedding = "nowhere: it has none"}};
     w->last_status_ms = mono_ms();
     send_frame(w, &f);
 }
@@ -286,6 +292,7 @@ static void on_cancel(struct fake *w, const struct frame_cancel *c) {
 // The id at index i of the reply: an ordinary one.
 static uint32_t id_at(const struct fake *w, const struct stream *s, uint32_t i) {
     if (s->listed) return s->reply.v[i];
+    if (w->v.clock) return w->clock_id;
     uint64_t h = mix_u64(s->hash ^ mix_u64(i + 1));
     for (;; h = mix_u64(h + 1)) {
         uint32_t id = w->range.first + (uint32_t)(h % w->range.count);
@@ -351,6 +358,7 @@ static void run_round(struct fake *w) {
     struct frame_tokens_entry *entries = arena_calloc(&w->arena, w->count, sizeof *entries);
     enum outcome *ends = arena_calloc(&w->arena, w->count, sizeof *ends);
     uint32_t n = 0;
+    w->clock_id = (uint32_t)(mono_us() / 50 % 4000);
     for (uint32_t i = 0; i < w->count; i++) {
         if (w->streams[i].hang) continue;
         ends[i] = advance(w, &w->streams[i], &entries[n]);
@@ -447,6 +455,11 @@ static void turn(struct fake *w) {
         // On time even when a turn came late; after a pause, from now.
         bool late = now > w->next_round_us + (uint64_t)gap;
         w->next_round_us = (late ? now : w->next_round_us) + (uint64_t)gap;
+        if (w->v.clock && gap > 0) { // rounds of all such workers keep their distance
+            double phase = w->v.phase * gap;
+            double next = (double)(uint64_t)(((double)now - phase) / gap) + 1;
+            w->next_round_us = (uint64_t)(next * gap + phase);
+        }
         run_round(w);
     }
     bool news = ready(w) != (w->load_seen >= 1);
@@ -568,6 +581,9 @@ int main(int argc, char **argv) {
         settings_fini(&s);
         return 2;
     }
+    const char *token =
+        getenv("RAILYARD_TOKEN"); // as a router's child; the flag is for tests that lie
+    if (token && !w.v.token[0]) st = settings_set(&s, "token", token, 1, &e);
     if (w.v.token[0]) w.v.once = true;
     w.script = w.v.script[0] ? fopen(w.v.script, "re") : NULL;
     w.streams = mem_calloc((size_t)w.v.streams, sizeof *w.streams);

@@ -254,7 +254,11 @@ def write_safetensors(path, tensors):
 
 
 def write_checkpoint(a):
-    write_files(a, config(a), [(name, dtype_of(a, name), x) for name, x in all_tensors(a)])
+    tensors = [(name, dtype_of(a, name), x) for name, x in all_tensors(a)]
+    for name, _, x in tensors:
+        if a.nan_id >= 0 and name.endswith("embed_tokens.weight"):
+            x[a.nan_id] = np.nan  # whoever reads this id has only that in its rows
+    write_files(a, config(a), tensors)
 
 
 def write_files(a, config_object, tensors):
@@ -283,7 +287,7 @@ def arguments(argv):
     for name, dflt in (("seed", 1), ("layers", 4), ("hidden", 64), ("intermediate", 128), ("vocab", 256),
                        ("heads", 2), ("kv-heads", 1), ("head-dim", 32), ("nk", 2), ("nv", 4), ("dk", 16),
                        ("dv", 16), ("conv", 4), ("interval", 4), ("shards", 1), ("yarn-original", 64), ("experts", 8), ("top-k", 2),
-                       ("expert-width", 48), ("shared-width", 40)):
+                       ("expert-width", 48), ("shared-width", 40), ("nan-id", -1)):
         p.add_argument("--" + name, type=int, default=dflt)
     p.add_argument("--yarn", type=float, default=0.0)
     p.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16")

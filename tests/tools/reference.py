@@ -13,6 +13,7 @@ It is slow and direct on purpose: the delta rule runs token by token, attention 
 that it can judge the engine. Written from the published architecture (Hugging Face transformers, qwen3_5), not from
 the engine.
 """
+import copy
 import json
 import os
 import struct
@@ -46,7 +47,8 @@ def read_safetensors(path):
     return out
 
 
-def read_model(folder):
+def read_model(folder, kind=None):
+    """kind: a subclass of Model."""
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
     tensors = {}
@@ -58,7 +60,7 @@ def read_model(folder):
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     for prefix in ("model.language_model.", "language_model.model.", "model."):
         if prefix + "embed_tokens.weight" in tensors:
-            return Model(text, tensors, prefix)
+            return (kind or Model)(text, tensors, prefix)
     raise SystemExit(f"{folder}: no embed_tokens.weight")
 
 
@@ -213,8 +215,8 @@ class Model:
     def new_state(self):
         return [dict(k=None, v=None, conv=None, S=None) for _ in range(self.c["num_hidden_layers"])]
 
-    def forward(self, ids, state):
-        """Logits [len(ids), vocab]; state moves on by the ids."""
+    def hidden(self, ids, state):
+        """What the head takes, [len(ids), hidden]; state moves on by the ids."""
         h = self.w("embed_tokens.weight")[np.asarray(ids)]
         for i, st in enumerate(state):
             p = f"layers.{i}."
@@ -222,7 +224,22 @@ class Model:
             h = h + (self.attention(x, p + "self_attn.", st) if self.full(i) else self.delta(x, p + "linear_attn.", st))
             x = self.norm(h, p + "post_attention_layernorm.weight")
             h = h + self.mlp(x, p + "mlp.")
-        return self.norm(h, "norm.weight") @ self.head.T
+        return self.norm(h, "norm.weight")
+
+    def forward(self, ids, state):
+        """Logits [len(ids), vocab]; state moves on by the ids."""
+        return self.hidden(ids, state) @ self.head.T
+
+    def mtp_hidden(self, hidden, tokens):
+        """What the head takes of the MTP layer: row q has the hidden of position q and the token of position q + 1."""
+        m = copy.copy(self)
+        m.prefix = "mtp."
+        e = m.norm(self.w("embed_tokens.weight")[np.asarray(tokens)], "pre_fc_norm_embedding.weight")
+        x = m.lin(np.concatenate([e, m.norm(hidden, "pre_fc_norm_hidden.weight")], -1), "fc")
+        p = "layers.0."
+        x = x + m.attention(m.norm(x, p + "input_layernorm.weight"), p + "self_attn.", dict(k=None, v=None))
+        x = x + m.mlp(m.norm(x, p + "post_attention_layernorm.weight"), p + "mlp.")
+        return m.norm(x, "norm.weight")
 
     def greedy(self, last, state, count):
         ids, margin = [], np.inf

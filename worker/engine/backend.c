@@ -2,6 +2,7 @@
 #include "worker/engine/backend.h"
 #include "common/err.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cuda/devices.h"
 #include "worker/engine/engine.h"
 
 #include <string.h>
@@ -13,10 +14,14 @@ static int open_driver(struct backend *b, const struct engine_config *config, st
 }
 
 static int open_cuda(struct backend *b, const struct engine_config *config, struct err *e) {
-    struct ops_cuda_config c = {.driver = &b->driver,
-                                .device = config->device,
-                                .pool = b->pool,
-                                .partial = config->on_ops != NULL};
+    int count = 0;
+    cu_result r = b->driver.device_count(&count);
+    if (r) return cuda_driver_error(&b->driver, r, "cuDeviceGetCount", e);
+    struct ops_cuda_config c = {
+        .driver = &b->driver,
+        .device = config->device_wraps && count ? config->device % (uint32_t)count : config->device,
+        .pool = b->pool,
+        .partial = config->on_ops != NULL};
     return ops_cuda_open(&b->ops, &c, e);
 }
 
@@ -25,7 +30,7 @@ static int open_ops(struct backend *b, const struct engine_config *config, struc
     bool gpu = !strcmp(name, "cuda"), cpu = !strcmp(name, "cpu");
     if (!gpu && !cpu && strcmp(name, "auto"))
         return err_set(e, ST_INVAL, "backend: wanted auto, cpu or cuda, found '%s'", name);
-    if (!cpu) {
+    if (gpu || (!cpu && cuda_built())) {
         struct err none = {0};
         int st = open_driver(b, config, gpu ? e : &none);
         if (!st) return open_cuda(b, config, e);

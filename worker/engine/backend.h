@@ -13,7 +13,7 @@ struct backend {
     struct ops ops;
 };
 
-// "auto" takes the GPU when the driver shows one, and then any trouble with it is an error: it never falls back in silence.
+// "auto" takes the GPU when this build has kernels and the driver shows one, and then any trouble with it is an error: it never falls back in silence.
 // ret must stay where it is. On failure nothing is to be given back.
 int backend_open(struct backend *ret, const struct engine_config *config, struct err *e);
 void backend_close(struct backend *b); // zeroed is fine

@@ -54,9 +54,10 @@ static int kv_dtype(enum dtype *ret, const struct model *m, const char *kv, stru
         *ret = DTYPE_F32;
     else if (!strcmp(kv, "bf16"))
         *ret = DTYPE_BF16;
+    else if (!strcmp(kv, "fp8"))
+        *ret = DTYPE_E4M3;
     else
-        return err_set(e, strcmp(kv, "fp8") ? ST_INVAL : ST_UNSUPPORTED,
-                       "kv: wanted auto, f32 or bf16 on this backend, found '%s'", kv);
+        return err_set(e, ST_INVAL, "kv: wanted auto, f32, bf16 or fp8, found '%s'", kv);
     return ST_OK;
 }
 

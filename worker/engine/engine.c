@@ -100,6 +100,8 @@ static void make_host(struct engine *eng) {
     eng->vocab.size = eng->model.w.head.rows;
     eng->samplers = mem_calloc(threads, sizeof(struct sample *));
     for (uint32_t i = 0; i < threads; i++) eng->samplers[i] = sample_new(eng->vocab.size);
+    eng->draws = mem_calloc(piece, sizeof *eng->draws);
+    eng->drawn = mem_calloc(piece, sizeof *eng->drawn);
     eng->host_logits = mem_alloc((size_t)piece * eng->vocab.size * sizeof *eng->host_logits);
     eng->groups = mem_calloc(piece, sizeof *eng->groups);
     make_streams(eng);
@@ -147,7 +149,8 @@ static void fill_memory(struct engine *eng) {
 static void fill_info(struct engine *eng) {
     const struct model *m = &eng->model;
     struct engine_info *info = &eng->info;
-    const char *kv = m->lim.kv_dtype == DTYPE_F32 ? "f32" : "bf16";
+    enum dtype type = m->lim.kv_dtype;
+    const char *kv = type == DTYPE_F32 ? "f32" : type == DTYPE_E4M3 ? "fp8" : "bf16";
     snprintf(eng->kv_rule, sizeof eng->kv_rule, "kv=%s state=f32 conv=f32", kv);
     checkpoint_digest(eng->ckpt, eng->digest);
     fill_experts(eng);
@@ -234,6 +237,8 @@ void engine_free(struct engine *eng) {
         sample_free(eng->samplers[i]);
     free(eng->samplers);
     free(eng->host_logits);
+    free(eng->draws);
+    free(eng->drawn);
     free(eng->groups);
     free(eng->used_bits);
     free(eng->stop_ids);
@@ -282,6 +287,9 @@ int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32
     eng->vocab.used_bits = eng->used_bits;
     eng->vocab.stop_ids = eng->stop_ids;
     eng->vocab.stop_count = stop_count;
+    if (eng->ops.draw)
+        eng->ops.write(eng->ops.ctx, eng->model.draw_used, eng->used_bits,
+                       ceil_div_u32(eng->vocab.size, 32) * sizeof *eng->used_bits);
     return ST_OK;
 }
 

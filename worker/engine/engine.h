@@ -22,6 +22,7 @@ struct engine_config {
     const char *model_dir;
     const char *backend;   // "auto" (a GPU where there is one), "cpu" or "cuda"
     uint32_t device;       // the GPU's number among those the driver shows
+    bool device_wraps;     // modulo their count
     const char *embedding; // "auto", "card" or "host": placement.h
     uint32_t context_max;  // ids of one stream; 0: what the checkpoint allows and memory holds
     uint32_t streams_max;  // 0: chosen from the memory
@@ -30,7 +31,7 @@ struct engine_config {
         chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
     uint32_t round_rows_max; // rows of one forward; 0: default
     double memory_fraction;  // of what is free, for KV and states; 0: default
-    const char *kv;          // "auto", "f32", "bf16" ("fp8" on CUDA)
+    const char *kv;          // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
@@ -91,6 +92,12 @@ struct engine_info {
     uint32_t streams_whole;     // streams of the longest context that fit at once
 };
 
+struct engine_thought { // a bound on the thought that the prompt ends in
+    uint32_t budget;    // ids, before it is closed; given ones counted
+    uint32_t close_id;  // then drawn whatever the logits say; drawn by itself it ends the thought
+    int64_t call_id;    // ends it too; -1: none
+};
+
 struct engine_request { // everything is copied by engine_submit
     const uint32_t *prompt;
     uint32_t prompt_count; // >= 1
@@ -105,8 +112,9 @@ struct engine_request { // everything is copied by engine_submit
     bool ignore_eos; // the vocabulary's stop ids (engine_set_vocab) are ordinary tokens
     bool logits_hash;
     bool draft;
-    int32_t top_logprobs; // -1: none
-    uint64_t tag;         // the caller's, given back in every event
+    int32_t top_logprobs;                 // -1: none
+    const struct engine_thought *thought; // NULL: no bound
+    uint64_t tag;                         // the caller's, given back in every event
 };
 
 struct engine_range {
@@ -132,7 +140,13 @@ bool engine_cancel(struct engine *eng, uint64_t handle);
 
 // given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
 // stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
-enum engine_finish { ENGINE_RUNNING, ENGINE_FINISH_STOP, ENGINE_FINISH_LENGTH };
+// BROKEN: the logits that the next token was to be drawn from hold values that are no finite numbers. Only this stream ends.
+enum engine_finish {
+    ENGINE_RUNNING,
+    ENGINE_FINISH_STOP,
+    ENGINE_FINISH_LENGTH,
+    ENGINE_FINISH_BROKEN
+};
 
 struct engine_event { // one stream's share of a round
     uint64_t handle, tag;

@@ -41,6 +41,8 @@ struct engine {
 
     struct sample **samplers;  // one per thread of the pool
     float *host_logits;        // [head_rows_max, V]
+    struct draw_row *draws;    // [head_rows_max], of rows that the device draws from
+    uint32_t *drawn;           // [head_rows_max]
     struct pick_group *groups; // [head_rows_max]
     struct engine_event *events;
     uint64_t rounds;
@@ -56,7 +58,9 @@ int engine_admit(struct engine *eng, const struct engine_request *r, struct stre
 void engine_release(struct engine *eng, struct stream *s); // gives slot and pages back
 struct stream *engine_find(struct engine *eng, uint64_t handle);
 
-// What to do with each piece of logits: rows picks[first] .. of the round, on the host.
+// What to do with each piece of logits: rows picks[first] .. of the round. They are on the device: engine_read_logits.
 typedef void engine_logits_fn(void *arg, struct engine *eng, uint32_t first, uint32_t count);
+// The piece's rows into host_logits.
+void engine_read_logits(struct engine *eng, uint32_t count);
 // Runs eng->round through the model and its picks through the head.
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e);

@@ -12,6 +12,7 @@ struct sink {
 static void sink_piece(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
     struct sink *s = arg;
     size_t n = (size_t)count * eng->vocab.size;
+    engine_read_logits(eng, count);
     memcpy(s->out, eng->host_logits, n * sizeof *s->out);
     s->out += n;
 }
@@ -117,6 +118,7 @@ struct windows { // of a round, in its order
 static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
     struct windows *ws = arg;
     uint32_t vocab = eng->vocab.size;
+    engine_read_logits(eng, count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t row = eng->round.picks[first + i];
         const float *logits = eng->host_logits + (size_t)i * vocab;

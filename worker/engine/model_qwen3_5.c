@@ -19,6 +19,7 @@
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/draw.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/round.h"
@@ -155,6 +156,13 @@ static void carve_record(struct model *m, struct carve *c) {
     m->planted_runs = carve_take(c, m->lim.record_rows_max * sizeof(struct run));
 }
 
+static void carve_draws(struct model *m, struct carve *c) {
+    carve_begin(c, "draws");
+    m->draw_rows = carve_take(c, m->lim.head_rows_max * sizeof(struct draw_row));
+    m->draw_ids = carve_take(c, m->lim.head_rows_max * sizeof(uint32_t));
+    m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
+}
+
 void model_carve(struct model *m, struct carve *c, struct round *r) {
     weights_carve(&m->w, m->ckpt, m->ops, c, m->rope.pairs);
     m->page_bytes = page_bytes(m);
@@ -167,6 +175,7 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     carve_begin(c, "logits");
     m->head_x = carve_take(c, (uint64_t)m->lim.head_rows_max * m->cfg->hidden * F32);
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
+    if (m->ops->draw) carve_draws(m, c);
     carve_record(m, c);
     if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");

@@ -70,6 +70,7 @@ struct model {
         uint64_t bytes;
     } moe;
     devptr head_x, logits;
+    devptr draw_rows, draw_ids, draw_used;      // where the device draws (kernels/sample/draw.h)
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     devptr work_scratch, work_counters;

@@ -3,12 +3,18 @@
 #include "common/mono.h"
 #include "common/num.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/sample/draw.h"
 #include "worker/engine/engine_impl.h"
 
 #include <string.h>
 
 static float *logits_row(struct engine *eng, uint32_t idx) {
     return eng->host_logits + (size_t)idx * eng->vocab.size;
+}
+
+void engine_read_logits(struct engine *eng, uint32_t count) {
+    eng->ops.read(eng->ops.ctx, eng->host_logits, eng->model.logits,
+                  (uint64_t)count * eng->vocab.size * sizeof(float));
 }
 
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e) {
@@ -18,8 +24,6 @@ int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct e
     for (uint32_t first = 0; first < r->picks_count; first += piece) {
         uint32_t count = min_u32(piece, r->picks_count - first);
         model_head(&eng->model, r, first, count);
-        eng->ops.read(eng->ops.ctx, eng->host_logits, eng->model.logits,
-                      (uint64_t)count * eng->vocab.size * sizeof(float));
         fn(arg, eng, first, count);
     }
     int st = eng->ops.sync(eng->ops.ctx, e);
@@ -78,7 +82,45 @@ static void draw_unit(void *arg, uint32_t unit, uint32_t thread) {
                    eng->samplers[thread]);
 }
 
+static struct stream *pick_stream(struct engine *eng, uint32_t pick) {
+    return &eng->streams[eng->round.slot[eng->round.picks[pick]]];
+}
+
+static bool draws_plainly(struct engine *eng, uint32_t first, uint32_t count) {
+    if (!eng->ops.draw || eng->fault) return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (!stream_plain(pick_stream(eng, first + i))) return false;
+    return true;
+}
+
+// The logits stay where they are: ids come back.
+static void draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
+    const struct ops *o = &eng->ops;
+    const struct model *m = &eng->model;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t pos = eng->round.pos[eng->round.picks[first + i]];
+        eng->draws[i] = stream_draw_row(pick_stream(eng, first + i), pos);
+        eng->drawn[i] = 0; // what a device that has failed leaves
+    }
+    o->write(o->ctx, m->draw_rows, eng->draws, count * sizeof *eng->draws);
+    o->draw(o->ctx, &(struct draw_args){.logits = m->logits,
+                                        .rows = m->draw_rows,
+                                        .used_bits = eng->used_bits ? m->draw_used : 0,
+                                        .ids = m->draw_ids,
+                                        .rows_count = count,
+                                        .vocab = eng->vocab.size});
+    o->read(o->ctx, eng->drawn, m->draw_ids, count * sizeof *eng->drawn);
+    for (uint32_t i = 0; i < count; i++)
+        stream_drawn(pick_stream(eng, first + i), eng->round.pos[eng->round.picks[first + i]],
+                     eng->drawn[i]);
+}
+
 static void draw(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
+    if (draws_plainly(eng, first, count)) {
+        draw_on_device(eng, first, count);
+        return;
+    }
+    engine_read_logits(eng, count);
     if (eng->fault == ENGINE_FAULT_ULP && eng->round.runs_count > 1) {
         uint32_t bits;
         memcpy(&bits, eng->host_logits, sizeof bits);

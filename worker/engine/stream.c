@@ -45,6 +45,7 @@ int stream_check(const struct engine_request *r, const struct stream_vocab *v, u
     if (!st) st = check_ids("prompt", r->prompt, r->prompt_count, v->size, e);
     if (!st) st = check_ids("given", r->given, r->given_count, v->size, e);
     if (!st) st = check_ids("stop_ids", r->stop_ids, r->stop_count, v->size, e);
+    if (!st && r->thought) st = check_ids("thought.close_id", &r->thought->close_id, 1, v->size, e);
     if (!st) st = sample_check(&r->sampling, v->size, e);
     return st;
 }
@@ -69,6 +70,18 @@ static void copy_ids(struct stream *s, const struct engine_request *r) {
     for (uint32_t i = 0; i < r->prompt_count; i++) s->prompt_seen[r->prompt[i]] = 1;
     for (uint32_t i = 0; i < r->given_count; i++) s->generated[r->given[i]]++;
     s->count = r->prompt_count + r->given_count;
+}
+
+// A thought ends at the id that closes it, or at a call's.
+static void note_thought(struct stream *s, uint32_t id) {
+    if (id == s->thought.close_id || id == s->thought.call_id) s->in_thought = false;
+}
+
+static void copy_thought(struct stream *s, const struct engine_request *r) {
+    if (!r->thought) return;
+    s->thought = *r->thought;
+    s->in_thought = true;
+    for (uint32_t i = 0; i < r->given_count; i++) note_thought(s, r->given[i]);
 }
 
 static void copy_sampling(struct stream *s, const struct sample_params *p) {
@@ -114,6 +127,7 @@ int stream_open(struct stream *s, const struct engine_request *r, const struct s
     copy_stops(s, r, v);
     copy_ids(s, r);
     copy_sampling(s, &r->sampling);
+    copy_thought(s, r);
     int st = check_given_end(s, e);
     if (st) stream_close(s);
     return st;
@@ -132,7 +146,9 @@ void stream_wipe(struct stream *s) {
 
 uint32_t stream_pending(const struct stream *s) {
     if (!s->live) return 0;
-    return s->count - s->rows - (s->finish ? 1 : 0); // the last id of a reply is never fed
+    // The last id of a reply is never fed; a broken row has drawn none.
+    bool drawn_out = s->finish && s->finish != ENGINE_FINISH_BROKEN;
+    return s->count - s->rows - (drawn_out ? 1 : 0);
 }
 
 bool stream_decoding(const struct stream *s) {
@@ -160,6 +176,7 @@ void stream_append(struct stream *s, uint32_t id) {
     assert(s->count < s->total && !s->finish);
     s->ids[s->count++] = id;
     s->generated[id]++;
+    note_thought(s, id);
     if (stream_ends_at(s, idx, id)) {
         s->finish = ENGINE_FINISH_STOP;
         s->stop_id = id;
@@ -172,13 +189,40 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
                 struct sample *sampler) {
     if (s->logits_hash) s->hash = sample_hash_row(s->hash, logits, v->size);
     if (pos + 1 < s->count) return;
+    if (!sample_finite(logits, v->size, v->used_bits)) {
+        s->finish = ENGINE_FINISH_BROKEN;
+        return;
+    }
     bool early = s->count - s->prompt_count < s->min_tokens;
     struct sample_counts counts = {.prompt_seen = s->prompt_seen, .generated = s->generated};
     struct sample_mask mask = {.used_bits = v->used_bits,
                                .suppressed = s->stops,
                                .suppressed_count = early ? s->stops_count : 0};
-    uint32_t id = sample_draw(sampler, logits, &s->sampling, &counts, &mask, pos + 1);
+    bool closes = s->in_thought && s->count - s->prompt_count >= s->thought.budget;
+    uint32_t id = closes ? s->thought.close_id
+                         : sample_draw(sampler, logits, &s->sampling, &counts, &mask, pos + 1);
     if (s->top_logprobs >= 0)
         sample_logprobs(sampler, logits, id, (uint32_t)s->top_logprobs, &s->logprob, s->top);
     stream_append(s, id);
+}
+
+bool stream_plain(const struct stream *s) {
+    const struct sample_params *p = &s->sampling;
+    bool best = p->temperature < SAMPLE_TEMPERATURE_MIN || p->top_k == 1;
+    bool early = s->count - s->prompt_count < s->min_tokens && s->stops_count;
+    bool changed = p->bias_count || p->repetition != 1 || p->presence != 0 || p->frequency != 0;
+    return !s->logits_hash && s->top_logprobs < 0 && !early && !changed &&
+           (best || (p->top_k == 0 && p->top_p >= 1));
+}
+
+struct draw_row stream_draw_row(const struct stream *s, uint32_t pos) {
+    const struct sample_params *p = &s->sampling;
+    return (struct draw_row){.temperature = p->top_k == 1 ? 0 : p->temperature,
+                             .min_p = p->min_p,
+                             .seed = p->seed,
+                             .position = pos + 1};
+}
+
+void stream_drawn(struct stream *s, uint32_t pos, uint32_t id) {
+    if (pos + 1 == s->count) stream_append(s, id); // else the id was given
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "common/arena.h"
+#include "kernels/sample/draw.h"
 #include "worker/engine/engine.h"
 
 struct stream_vocab { // the engine's
@@ -33,6 +34,8 @@ struct stream {
     uint32_t *stops;               // all ids that end the reply
     uint32_t stops_count;
     bool logits_hash;
+    bool in_thought;               // and bounded: the next id may be the one that closes it
+    struct engine_thought thought; // stands while in_thought
     int32_t top_logprobs;
     uint64_t hash;
     enum engine_finish finish;
@@ -68,6 +71,11 @@ bool stream_done(const struct stream *s); // has its last id, and nothing more t
 // Takes the logits of the row at pos: into the hash, and into a draw if the next id is not known.
 void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, const float *logits,
                 struct sample *sampler);
+// Its draws need no filter, change no logit and tell nothing of it: the device can make them (kernels/sample/draw.h).
+bool stream_plain(const struct stream *s);
+// What the device needs to draw behind the row at pos, and what becomes of the id.
+struct draw_row stream_draw_row(const struct stream *s, uint32_t pos);
+void stream_drawn(struct stream *s, uint32_t pos, uint32_t id);
 // Appends an id as if it had been drawn.
 void stream_append(struct stream *s, uint32_t id);
 bool stream_ends_at(const struct stream *s, uint32_t generated_idx, uint32_t id); // by a stop id

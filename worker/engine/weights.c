@@ -297,8 +297,9 @@ void weights_carve(struct weights *w, const struct checkpoint *c, const struct o
     const struct model_config *cfg = checkpoint_config(c);
     if (!w->layers) make_tables(w, cfg);
     w->bytes = checkpoint_info(c)->text_bytes;
-    carve_begin(carve, "weights made at load"); // the others are read where the checkpoint lies
-    if (w->room && !carve->base) {              // measured before
+    // On the CPU the others are read where the checkpoint lies.
+    carve_begin(carve, ops->host_alloc ? "weights" : "weights made at load");
+    if (w->room && !carve->base) { // measured before
         carve_take(carve, w->room);
         return;
     }

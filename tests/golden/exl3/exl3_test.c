@@ -10,6 +10,7 @@
 #include "kernels/linear/hadamard.h"
 #include "kernels/linear/linear.h"
 #include "kernels/ops.h"
+#include "tests/lib/half.h"
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -34,24 +35,6 @@ static bool runs_here(void) {
         if (!strcmp(*v, need)) return true;
     test_note("this machine has no %s", need);
     return false;
-}
-
-// To fp16, ties to even, any finite value up to 65504.
-static uint16_t half_of(float x) {
-    int e;
-    double a = fabs((double)x), step;
-    frexp(a, &e);
-    step = ldexp(1, e - 11 < -24 ? -24 : e - 11);
-    a = nearbyint(a / step) * step;
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
-    if (a < 0x1p-14) return sign | (uint16_t)(a * 0x1p24);
-    frexp(a, &e);
-    return (uint16_t)(sign | (uint16_t)((e + 14) << 10) | ((uint16_t)(ldexp(a, 11 - e)) & 1023));
-}
-
-static float half_to(uint16_t h) {
-    double a = h >> 10 & 31 ? ldexp(1024 + (h & 1023), (h >> 10 & 31) - 25) : ldexp(h & 1023, -24);
-    return (float)(h & 0x8000 ? -a : a);
 }
 
 static void *read_vectors(const char *name, size_t bytes) {

@@ -17,6 +17,7 @@
 #include "kernels/moe/router.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/rope/rope.h"
+#include "kernels/sample/draw.h"
 #include "tests/lib/plan_check.h"
 #include "tests/lib/test.h"
 
@@ -133,6 +134,12 @@ static void plan_gated_norm(uint32_t rows_count, uint32_t v, const struct cuda_a
                             struct launch_list *l) {
     gated_norm_plan(&(struct gated_norm_args){.rows = rows_count, .heads = 16 * v + 1, .dim = 128},
                     arch, &no_work, l);
+}
+
+static void plan_draw(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                      struct launch_list *l) {
+    draw_plan(&(struct draw_args){.rows_count = rows_count, .vocab = 1000u << v}, arch, &no_work,
+              l);
 }
 
 static const uint32_t experts_count[VARIANTS] = {5, 128, 256, 512};

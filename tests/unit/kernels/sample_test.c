@@ -25,6 +25,23 @@ static void fill_row(float *row, uint32_t vocab, uint64_t key, float spread) {
 
 /* ---- Published values ---- */
 
+TEST(a_row_is_finite_when_every_id_in_use_is) {
+    enum { N = 70 };
+    float x[N];
+    uint32_t used[3] = {~0u, ~1u, 0x3f};
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < N; i++) x[i] = i % 2 ? 3e38f : -0.0f;
+    CHECK(sample_finite(x, N, NULL) && sample_finite(x, N, used));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < 4; k++) {
+            float was = x[i];
+            x[i] = bad[k];
+            CHECK(!sample_finite(x, N, NULL));
+            CHECK_EQ(sample_finite(x, N, used), i == 32); // the only one that is not in use
+            x[i] = was;
+        }
+}
+
 TEST(noise_has_the_published_values) {
     static const struct {
         uint64_t seed, position;
@@ -512,7 +529,7 @@ TEST(settings_out_of_range_are_refused_by_name) {
           .bias = nan,
           .bias_count = 1},
          "logit_bias"},
-        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_count = 1025}, "1024"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_count = 1026}, "1025"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct err e = {0};

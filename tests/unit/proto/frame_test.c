@@ -183,6 +183,12 @@ static void check_status(const struct frame_status *a, const struct frame_status
     check_prefixes(a->kept, b->kept, a->kept_count);
     CHECK_EQ(a->evicted_count, b->evicted_count);
     check_prefixes(a->evicted, b->evicted, a->evicted_count);
+    CHECK_STR(a->embedding, b->embedding);
+    CHECK_EQ(a->memory_count, b->memory_count);
+    for (uint32_t i = 0; i < a->memory_count; i++) {
+        CHECK_STR(a->memory[i].name, b->memory[i].name);
+        CHECK_EQ_U64(a->memory[i].bytes, b->memory[i].bytes);
+    }
 }
 
 static void check_frame(const struct frame *a, const struct frame *b) {

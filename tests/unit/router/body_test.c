@@ -2,8 +2,8 @@
 #include "common/err.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
-#include "router/text/bigint.h"
 #include "router/body.h"
+#include "router/text/bigint.h"
 #include "tests/lib/test.h"
 
 #include <stdio.h>

@@ -78,15 +78,6 @@ void server_no_worker(const struct server *s, struct apierr *ret) {
 uint32_t server_context_max(const struct server *s) {
     return CONTEXT;
 }
-size_t listener_body_bytes_max(const struct listener *l) {
-    return 1 << 20;
-}
-struct conn *conn_of(struct http_call *c) {
-    return NULL;
-}
-void conn_call_begin(struct conn *conn) {}
-void conn_call_end(struct conn *conn, struct http_call *c) {}
-
 static void world_init(struct world *w) {
     struct err e = {0};
     memset(w, 0, sizeof *w);
@@ -143,14 +134,14 @@ static void ask(struct world *w, struct fake *f, const char *more) {
     api_chat_handle(f->call);
 }
 
-static struct request *place(struct world *w) {
+static struct choice *place(struct world *w) {
     struct queue_item *i = queue_first(&w->s.queue);
     CHECK(i != NULL);
-    struct request *r = (struct request *)((char *)i - offsetof(struct request, queue_item));
+    struct choice *c = choice_of_item(i);
     struct err e = {0};
-    CHECK_OK(relay_submit(w->s.relay, r, &w->b, &e), e);
+    CHECK_OK(relay_submit(w->s.relay, c, &w->b, &e), e);
     queue_remove(&w->s.queue, i);
-    return r;
+    return c;
 }
 
 static void tokens(struct world *w, struct frame_stream s, uint32_t first, const uint32_t *ids,
@@ -469,7 +460,7 @@ TEST(frames_of_a_slots_earlier_user_reach_nobody) {
     CHECK_EQ(w.b.cancels, 1);
     CHECK_EQ(w.b.cancelled.id, old.id);
     ask(&w, &second, "\"return_token_ids\":true");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     CHECK_EQ(r->stream.id, old.id); // the slot is used again
     CHECK(r->stream.epoch != old.epoch);
     tokens(&w, old, 1, ids, 1);
@@ -531,11 +522,11 @@ TEST(a_full_worker_sends_the_request_back_to_the_front) {
     world_init(&w);
     struct fake first, second;
     ask(&w, &first, "");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     ask(&w, &second, "");
     fail(&w, r->stream, FRAME_FAIL_FULL);
     CHECK(queue_first(&w.s.queue) == &r->queue_item);
-    CHECK_EQ(r->state, REQUEST_QUEUED);
+    CHECK_EQ(r->state, CHOICE_QUEUED);
     CHECK_EQ(w.s.queue.requests, 2);
     fake_reset(&first);
     fake_reset(&second);
@@ -559,13 +550,13 @@ TEST(a_reply_that_loses_its_worker_goes_on_behind_its_ids) {
         "\"stream\":true,\"return_token_ids\":true,\"max_tokens\":8,"
         "\"stream_options\":{\"include_usage\":true},"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     struct frame_stream first = r->stream;
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t id = 'a' + i;
         if (i == 3 || i == 5) {
             lose(&w, i == 5);
-            CHECK_EQ(r->state, REQUEST_QUEUED);
+            CHECK_EQ(r->state, CHOICE_QUEUED);
             CHECK_EQ(place(&w) == r, true);
             CHECK_EQ(w.b.last.given.count, i);
             CHECK_EQ(w.b.last.max_tokens, 8);
@@ -621,7 +612,7 @@ TEST(waiting_for_a_successor_keeps_the_order_and_has_a_deadline) {
     struct world w;
     world_init(&w);
     struct fake f[3];
-    struct request *r[3];
+    struct choice *r[3];
     for (int i = 0; i < 3; i++) {
         ask(&w, &f[i], "");
         if (i < 2) r[i] = place(&w);
@@ -633,9 +624,9 @@ TEST(waiting_for_a_successor_keeps_the_order_and_has_a_deadline) {
     }
     lose(&w, true);
     w.s.no_ready_since_ms = mono_ms(); // no worker at all, for longer than a new request would wait
-    request_tick(r[0], r[0]->resume.since_ms + 119000);
+    request_tick(r[0]->request, r[0]->resume.since_ms + 119000);
     CHECK_EQ(f[0].sends, 0);
-    request_tick(r[0], r[0]->resume.since_ms + 121000);
+    request_tick(r[0]->request, r[0]->resume.since_ms + 121000);
     drain(&f[0]);
     CHECK_EQ(f[0].req.res.status, 503);
     CHECK_HAS(f[0].body.p, "worker_lost");
@@ -651,9 +642,9 @@ TEST(a_broken_device_counts_as_a_lost_worker) {
     world_init(&w);
     struct fake f;
     ask(&w, &f, "");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     fail(&w, r->stream, FRAME_FAIL_DEVICE);
-    CHECK_EQ(r->state, REQUEST_QUEUED);
+    CHECK_EQ(r->state, CHOICE_QUEUED);
     CHECK_EQ(r->resume.deaths, 1);
     fake_reset(&f);
     fake_fini(&f);
@@ -669,7 +660,7 @@ TEST(a_slow_client_is_held_back_and_loses_nothing) {
     ask(&w, &f,
         "\"stream\":true,\"return_token_ids\":true,\"stream_options\":{\"include_usage\":true},"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     struct frame_stream s = r->stream;
     enum { N = 2000 };
     for (uint32_t i = 0; i < N; i++) {
@@ -679,9 +670,9 @@ TEST(a_slow_client_is_held_back_and_loses_nothing) {
     }
     CHECK_EQ(r->ids.len, N);
     CHECK(r->taken < N);
-    CHECK(send_waiting_bytes(r->send) < (64 << 10) + 4096);
+    CHECK(send_waiting_bytes(r->request->send) < (64 << 10) + 4096);
     done(&w, s, FRAME_FINISH_LENGTH, -1, N);
-    CHECK_EQ(r->state, REQUEST_FLUSHING);
+    CHECK_EQ(r->state, CHOICE_FLUSHING);
     drain(&f);
     read_stream(&f, &j);
     CHECK_EQ(j.content.len, N);
@@ -715,9 +706,9 @@ TEST(limits_become_what_the_worker_is_told) {
         "\"logit_bias\":{\"7\":-100},\"priority\":-5,\"cache_salt\":\"s\",\"temperature\":0.5,"
         "\"min_p\":0.25,"
         "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5");
-    struct request *r = place(&w);
+    struct choice *r = place(&w);
     const struct frame_submit *s = &w.b.last;
-    CHECK_EQ(s->max_tokens, CONTEXT - r->prompt.len);
+    CHECK_EQ(s->max_tokens, CONTEXT - choice_prompt(r)->len);
     CHECK_EQ(s->min_tokens, 3);
     CHECK_EQ(s->sampling.top_k, 1); // top_p 0: one token
     CHECK(s->sampling.top_p == 1);
@@ -741,29 +732,111 @@ TEST(time_brings_the_status_line_keepalives_and_deadlines) {
     world_init(&w);
     struct fake f;
     ask(&w, &f, "\"stream\":true");
-    struct request *r = place(&w);
-    uint64_t t = r->received_us / 1000;
-    request_tick(r, t + 9000);
+    struct choice *r = place(&w);
+    uint64_t t = r->request->received_us / 1000;
+    request_tick(r->request, t + 9000);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 0);
-    request_tick(r, t + 10001); // stream.first_byte_s
+    request_tick(r->request, t + 10001); // stream.first_byte_s
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 1);
     CHECK_EQ(f.flying.len, 0);
     fake_proceed(&f);
-    uint64_t last = send_last_ms(r->send);
-    request_tick(r, last + 9000);
+    uint64_t last = send_last_ms(r->request->send);
+    request_tick(r->request, last + 9000);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 1);
-    request_tick(r, last + 10001);
+    request_tick(r->request, last + 10001);
     send_set_flush(&fake_sends);
     CHECK_EQ(f.sends, 2);
     fake_proceed(&f);
     CHECK_STR(f.body.p, ": keepalive\n\n");
-    request_tick(r, t + 3600001); // limits.request_s
+    request_tick(r->request, t + 3600001); // limits.request_s
     drain(&f);
     CHECK_HAS(f.body.p, "deadline_exceeded");
     CHECK_EQ(w.b.cancels, 1);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+/* ---- several choices ---- */
+
+// One choice ends at its stop string while it waits for another worker; the other is still at one. Neither touches the other.
+TEST(choices_end_and_move_on_their_own) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f,
+        "\"n\":2,\"seed\":18446744073709551615,\"stop\":\"c\",\"max_tokens\":4,"
+        "\"chat_template_kwargs\":{\"enable_thinking\":false}");
+    CHECK_EQ(w.s.queue.requests, 2);
+    struct choice *a = place(&w);
+    CHECK_EQ_U64(w.b.last.sampling.seed, UINT64_MAX);
+    struct choice *b = place(&w);
+    CHECK_EQ_U64(w.b.last.sampling.seed, 0); // modulo 2^64
+    static const uint32_t text[] = {'a', 'b', 'c', 'd'};
+    tokens(&w, a->stream, 0, text, 3);
+    CHECK_EQ(w.b.cancels, 1);
+    CHECK_EQ(a->state, CHOICE_OVER);
+    CHECK_EQ(count(&w, METRIC_FINISHED), 0);
+    tokens(&w, b->stream, 0, text + 3, 1);
+    lose(&w, false);
+    CHECK_EQ(w.s.queue.requests, 1);
+    CHECK_EQ(place(&w) == b, true);
+    tokens(&w, b->stream, 1, text + 2, 1);
+    drain(&f);
+    // jansson's own integers are too small for the seed.
+    json_t *v = json_loadb(f.body.p, f.body.len, JSON_DECODE_INT_AS_REAL, NULL);
+    static const char *const wanted[] = {"ab", "d"};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *choice = json_array_get(json_object_get(v, "choices"), i);
+        const json_t *message = json_object_get(choice, "message");
+        CHECK_STR(json_string_value(json_object_get(message, "content")), wanted[i]);
+        CHECK(json_number_value(json_object_get(choice, "index")) == (double)i);
+        CHECK_STR(json_string_value(json_object_get(choice, "stop_reason")), "c");
+    }
+    const json_t *usage = json_object_get(v, "usage");
+    CHECK(json_number_value(json_object_get(usage, "completion_tokens")) == 5);
+    json_decref(v);
+    fake_fini(&f);
+    world_fini(&w);
+}
+
+// All of them or none: what is queued of a refused request must not stay.
+TEST(a_request_enters_the_queue_whole) {
+    struct world w;
+    world_init(&w);
+    struct fake f[4], other;
+    for (int i = 0; i < 4; i++) ask(&w, &f[i], i ? "" : "\"n\":8");
+    CHECK_EQ(w.s.queue.requests, 8); // the bound is 4: those behind the first are refused
+    for (int i = 1; i < 4; i++) {
+        drain(&f[i]);
+        CHECK_HAS(f[i].body.p, "queue_full");
+        fake_fini(&f[i]);
+    }
+    fake_reset(&f[0]);
+    CHECK_EQ(w.s.queue.requests, 0);
+    fake_fini(&f[0]);
+    ask(&w, &other, "");
+    CHECK_EQ(w.s.queue.requests, 1);
+    fake_reset(&other);
+    fake_fini(&other);
+    world_fini(&w);
+}
+
+// A worker that leaves out what was asked for must not give a reply without it (tabby 430).
+TEST(missing_logprobs_are_an_error_not_null) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "\"logprobs\":true,\"top_logprobs\":2");
+    struct choice *c = place(&w);
+    CHECK_EQ(w.b.last.top_logprobs, 2);
+    uint32_t id = 'a';
+    tokens(&w, c->stream, 0, &id, 1);
+    drain(&f);
+    CHECK_HAS(f.body.p, "internal_error");
+    CHECK_EQ(w.b.drops, 1);
     fake_fini(&f);
     world_fini(&w);
 }
@@ -781,9 +854,10 @@ static void random_step(struct world *w, struct fake *f, bool *live) {
         live[i] = true;
         return;
     }
-    struct request *r = TAILQ_FIRST(&w->s.requests);
-    for (int skip = rand() % LIVE_MAX; r && skip > 0 && TAILQ_NEXT(r, link); skip--)
-        r = TAILQ_NEXT(r, link);
+    struct request *q = TAILQ_FIRST(&w->s.requests);
+    for (int skip = rand() % LIVE_MAX; q && skip > 0 && TAILQ_NEXT(q, link); skip--)
+        q = TAILQ_NEXT(q, link);
+    struct choice *r = q ? &q->choices[(uint32_t)rand() % q->choice_count] : NULL;
     uint32_t id = 'a' + (uint32_t)(rand() % 3);
     bool at_worker = r && r->stream.id;
     switch (rand() % 8) {

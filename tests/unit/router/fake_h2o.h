@@ -125,3 +125,28 @@ int listener_overload_status(const struct listener *l) {
 struct metrics *listener_metrics(const struct listener *l) {
     return fake_metrics;
 }
+static struct cors fake_cors;
+const struct cors *listener_cors(const struct listener *l) {
+    return &fake_cors;
+}
+const struct http_limits *listener_limits(const struct listener *l) {
+    static const struct http_limits limits = {32 << 10, 100, 8 << 10, 1 << 20};
+    return &limits;
+}
+struct keys *listener_keys(const struct listener *l) {
+    return NULL;
+}
+bool listener_metrics_auth(const struct listener *l) {
+    return false;
+}
+bool listener_is_local(const struct listener *l) {
+    return true;
+}
+struct conn *conn_of(struct http_call *c) {
+    return NULL;
+}
+void conn_call_begin(struct conn *conn, const struct http_call *c) {}
+void conn_call_end(struct conn *conn, struct http_call *c) {}
+const struct apierr *conn_refusal(const struct conn *conn) {
+    return NULL;
+}

@@ -1,4 +1,4 @@
-/* Every field of the chat endpoint: what is taken, what is refused by name, what has no effect. */
+/* Every field of the endpoints that generate: what is taken, what is refused by name, what has no effect. */
 #include "common/arena.h"
 #include "common/err.h"
 #include "router/apierr.h"
@@ -7,6 +7,7 @@
 #include "router/model.h"
 #include "router/params.h"
 #include "tests/lib/test.h"
+#include "tests/lib/tiny_tokenizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ enum { VOCAB = 1000 };
 
 static struct model checkpoint = {
     .sampling = {.temperature = 0.6, .top_p = 0.95, .min_p = 0, .repetition = 1, .top_k = 20}};
+
+static struct tokenizer *tiny; // of the tests with prompts of ids
 
 struct read { // of one body
     struct arena arena;
@@ -27,20 +30,26 @@ struct read { // of one body
     int st;
 };
 
-static void read_body(struct read *r, const char *text) {
+static void read_set(struct read *r, enum fields_set set, const char *text) {
     *r = (struct read){0};
     struct body_stats stats;
     if (body_parse(text, strlen(text), &r->body, &stats, &r->e))
         test_fail(__FILE__, __LINE__, "%s: %s", text, r->e.message);
     params_init(&r->p, &checkpoint, false);
-    struct field_context c = {.params = &r->p,
+    struct field_context c = {.set = set,
+                              .params = &r->p,
                               .arena = &r->arena,
+                              .tokenizer = tiny,
                               .vocab_size = VOCAB,
                               .lone_surrogates = &r->surrogates,
                               .unknown = r->unknown};
     r->st = fields_read(&c, r->body, &r->e);
-    if (!r->st) r->st = fields_capabilities(r->body, &r->p, &r->e);
+    if (!r->st) r->st = fields_capabilities(set, r->body, &r->p, &r->e);
     r->unknown_count = c.unknown_count;
+}
+
+static void read_body(struct read *r, const char *text) {
+    read_set(r, FIELDS_CHAT, text);
 }
 
 static void read_end(struct read *r) {
@@ -81,15 +90,15 @@ static const struct {
     {"repetition_penalty", FIELD_SUPPORTED, "0.001", "0", APIERR_INVALID_VALUE},
     {"logit_bias", FIELD_SUPPORTED, "{\"999\":-100}", "{\"1000\":1}", APIERR_INVALID_VALUE},
     {"seed", FIELD_SUPPORTED, "18446744073709551615", "18446744073709551616", APIERR_INVALID_VALUE},
-    {"n", FIELD_REFUSED, "1", "2", APIERR_UNSUPPORTED_PARAMETER},
+    {"n", FIELD_SUPPORTED, "8", "9", APIERR_INVALID_VALUE},
     {"stop", FIELD_SUPPORTED, "[\"a\",\"b\"]", "\"\"", APIERR_INVALID_VALUE},
     {"stop_token_ids", FIELD_SUPPORTED, "[0,999]", "[1000]", APIERR_INVALID_VALUE},
     {"include_stop_str_in_output", FIELD_SUPPORTED, "true", "\"yes\"", APIERR_INVALID_TYPE},
     {"ignore_eos", FIELD_SUPPORTED, "true", "1", APIERR_INVALID_TYPE},
-    {"logprobs", FIELD_REFUSED, "false", "true", APIERR_UNSUPPORTED_PARAMETER},
-    {"top_logprobs", FIELD_REFUSED, "0", "1", APIERR_INVALID_VALUE}, // without logprobs
-    {"tools", FIELD_REFUSED, "[]", "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
-     APIERR_UNSUPPORTED_PARAMETER},
+    {"logprobs", FIELD_SUPPORTED, "true", "1", APIERR_INVALID_TYPE},
+    {"top_logprobs", FIELD_SUPPORTED, "0", "1", APIERR_INVALID_VALUE}, // without logprobs
+    {"tools", FIELD_SUPPORTED, "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", "[{}]",
+     APIERR_MISSING_PARAMETER},
     {"tool_choice", FIELD_REFUSED, "\"auto\"", "\"required\"",
      APIERR_INVALID_VALUE}, // without tools
     {"parallel_tool_calls", FIELD_SUPPORTED, "false", "1", APIERR_INVALID_TYPE},
@@ -104,8 +113,8 @@ static const struct {
     {"reasoning_effort", FIELD_SUPPORTED, "\"minimal\"", "\"much\"", APIERR_INVALID_VALUE},
     {"chat_template_kwargs", FIELD_SUPPORTED, "{\"enable_thinking\":false,\"other\":[1]}",
      "{\"enable_thinking\":\"no\"}", APIERR_INVALID_TYPE},
-    {"thinking_token_budget", FIELD_REFUSED, "-1", "10", APIERR_UNSUPPORTED_PARAMETER},
-    {"thinking_budget", FIELD_REFUSED, "-1", "0", APIERR_UNSUPPORTED_PARAMETER},
+    {"thinking_token_budget", FIELD_SUPPORTED, "10", "-2", APIERR_INVALID_VALUE},
+    {"thinking_budget", FIELD_SUPPORTED, "0", "1.5", APIERR_INVALID_TYPE},
     {"include_reasoning", FIELD_SUPPORTED, "false", "0", APIERR_INVALID_TYPE},
     {"add_generation_prompt", FIELD_SUPPORTED, "false", "{}", APIERR_INVALID_TYPE},
     {"continue_final_message", FIELD_SUPPORTED, "false", "true",
@@ -141,12 +150,13 @@ static const struct {
 enum { ALL = sizeof all / sizeof *all };
 
 TEST(the_table_has_every_field_and_no_other) {
-    size_t count;
-    const struct field *table = fields_chat(&count);
+    size_t count = 0;
+    while (fields_at(FIELDS_CHAT, count)) count++;
     for (size_t i = 0; i < ALL; i++) {
         const struct field *f = NULL;
         for (size_t k = 0; k < count; k++)
-            if (!strcmp(table[k].name, all[i].name)) f = &table[k];
+            if (!strcmp(fields_at(FIELDS_CHAT, k)->name, all[i].name))
+                f = fields_at(FIELDS_CHAT, k);
         if (!f) test_fail(__FILE__, __LINE__, "no field %s", all[i].name);
         if (f->support != all[i].support)
             test_fail(__FILE__, __LINE__, "support of %s", all[i].name);
@@ -193,13 +203,11 @@ TEST(a_bad_value_of_each_field_is_refused_by_its_name) {
 }
 
 TEST(a_refused_field_with_a_wrong_type_is_a_type_error_first) {
-    static const char *const cases[][2] = {{"n", "\"2\""},
-                                           {"n", "1.5"},
-                                           {"logprobs", "3"},
-                                           {"top_logprobs", "true"},
-                                           {"tools", "{}"},
-                                           {"tool_choice", "4"},
-                                           {"response_format", "\"json\""}};
+    static const char *const cases[][2] = {
+        {"n", "\"2\""},           {"n", "1.5"},
+        {"logprobs", "3"},        {"response_format", "[]"},
+        {"top_logprobs", "true"}, {"tools", "{}"},
+        {"tool_choice", "4"},     {"response_format", "\"json\""}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct read r;
         read_field(&r, cases[i][0], cases[i][1]);
@@ -213,8 +221,8 @@ TEST(a_refused_field_with_a_wrong_type_is_a_type_error_first) {
 // Types of a later field come before what an earlier one asks for.
 TEST(types_are_checked_before_capabilities) {
     struct read r;
-    read_body(
-        &r, "{\"n\":3,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"priority\":\"high\"}");
+    read_body(&r, "{\"guided_json\":{},\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+                  "\"priority\":\"high\"}");
     CHECK_STR(r.e.param, "priority");
     read_end(&r);
 }
@@ -351,4 +359,182 @@ TEST(the_completion_limit_wins_over_the_older_name) {
     CHECK_EQ(r.p.max_completion_tokens, 4);
     CHECK_EQ(r.p.max_tokens, 9);
     read_end(&r);
+}
+
+/* ---- completions ---- */
+
+// vLLM 9336: what a field of completions asks for, and where a refusal points.
+static const struct {
+    const char *body, *param, *code; // param NULL: taken
+} completions[] = {
+    {"{\"prompt\":\"x\"}", NULL, NULL},
+    {"{\"prompt\":[\"x\",\"y\"],\"n\":8}", NULL, NULL},
+    {"{\"prompt\":[1,2,3]}", NULL, NULL},
+    {"{\"prompt\":[[1],[2,3]]}", NULL, NULL},
+    {"{\"prompt\":\"x\",\"max_tokens\":0,\"echo\":true}", NULL, NULL},
+    {"{\"prompt\":\"x\",\"max_tokens\":-1,\"suffix\":\"\",\"best_of\":1,\"logprobs\":20}", NULL,
+     NULL},
+    {"{\"prompt\":\"x\",\"n\":2,\"best_of\":2,\"add_special_tokens\":true}", NULL, NULL},
+    {"{\"prompt\":\"x\",\"logprobs\":null,\"suffix\":null}", NULL, NULL},
+    {"{}", "prompt", "missing_required_parameter"},
+    {"{\"prompt\":3}", "prompt", "invalid_type"},
+    {"{\"prompt\":[\"x\",3]}", "prompt[1]", "invalid_type"},
+    {"{\"prompt\":[1,\"x\"]}", "prompt[1]", "invalid_type"},
+    {"{\"prompt\":[[1],\"x\"]}", "prompt[1]", "invalid_type"},
+    {"{\"prompt\":[[1],[2,1.5]]}", "prompt[1][1]", "invalid_type"},
+    {"{\"prompt\":[1,1000]}", "prompt[1]", "invalid_value"},
+    {"{\"prompt\":[1,299]}", "prompt[1]", "invalid_value"}, // below, and no token
+    {"{\"prompt\":\"x\",\"max_tokens\":0}", "max_tokens", "invalid_value"},
+    {"{\"prompt\":\"x\",\"max_tokens\":-2,\"echo\":true}", "max_tokens", "invalid_value"},
+    {"{\"prompt\":[\"a\",\"b\",\"c\",\"d\",\"e\"],\"n\":7}", "n", "invalid_value"},
+    {"{\"prompt\":\"x\",\"suffix\":\"y\"}", "suffix", "unsupported_parameter"},
+    {"{\"prompt\":\"x\",\"best_of\":2}", "best_of", "unsupported_parameter"},
+    {"{\"prompt\":\"x\",\"logprobs\":21}", "logprobs", "invalid_value"},
+    {"{\"prompt\":\"x\",\"logprobs\":true}", "logprobs", "invalid_type"},
+    {"{\"prompt\":\"x\",\"logprobs\":1,\"echo\":true}", "logprobs", "unsupported_parameter"},
+    {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", "response_format",
+     "unsupported_parameter"},
+    {"{\"prompt\":\"x\",\"echo\":1}", "echo", "invalid_type"},
+};
+
+TEST(completions_have_prompts_and_limits_of_their_own) {
+    tiny = tiny_tokenizer();
+    for (size_t i = 0; i < sizeof completions / sizeof *completions; i++) {
+        struct read r;
+        read_set(&r, FIELDS_COMPLETION, completions[i].body);
+        if (!r.st != !completions[i].param)
+            test_fail(__FILE__, __LINE__, "%s: %s", completions[i].body, r.e.message);
+        if (r.st) {
+            CHECK_STR(r.e.param, completions[i].param);
+            CHECK_STR(apierr_name(r.e.code), completions[i].code);
+        }
+        read_end(&r);
+    }
+    tokenizer_free(tiny);
+    tiny = NULL;
+}
+
+TEST(a_prompt_is_a_list_of_prompts_whatever_its_form) {
+    static const struct {
+        const char *body;
+        size_t count;
+    } cases[] = {
+        {"{\"prompt\":\"x\"}", 1}, {"{\"prompt\":[\"x\",\"y\"]}", 2}, {"{\"prompt\":[]}", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct read r;
+        read_set(&r, FIELDS_COMPLETION, cases[i].body);
+        CHECK_EQ(r.st, ST_OK);
+        CHECK_EQ(json_array_size(r.p.prompts), cases[i].count);
+        read_end(&r);
+    }
+}
+
+/* ---- tools ---- */
+
+#define F(more) "[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more "}}]"
+
+static const struct {
+    const char *tools, *choice, *param, *code; // param NULL: taken
+} tool_cases[] = {
+    {F(""), "null", NULL, NULL},
+    {"[]", "\"auto\"", NULL, NULL},
+    {"null", "\"none\"", NULL, NULL},
+    {F(",\"description\":\"d\",\"strict\":false,\"parameters\":{\"type\":\"object\"}"), "\"none\"",
+     NULL, NULL},
+    {F(",\"parameters\":{},\"other\":1"), "\"auto\"", NULL, NULL},
+    {"{}", "null", "tools", "invalid_type"},
+    {"[3]", "null", "tools[0]", "invalid_type"},
+    {"[{\"type\":\"web_search\"}]", "null", "tools[0].type", "invalid_value"},
+    {"[{\"type\":\"function\"}]", "null", "tools[0].function", "missing_required_parameter"},
+    {"[{\"type\":\"function\",\"function\":{}}]", "null", "tools[0].function.name",
+     "missing_required_parameter"},
+    {"[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]", "null", "tools[0].function.name",
+     "invalid_value"},
+    {"[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]", "null", "tools[0].function.name",
+     "invalid_value"},
+    {F(",\"description\":3"), "null", "tools[0].function.description", "invalid_type"},
+    {F(",\"strict\":\"yes\""), "null", "tools[0].function.strict", "invalid_type"},
+    {F(",\"strict\":true"), "null", "tools[0].function.strict", "unsupported_parameter"},
+    {F(",\"parameters\":[]"), "null", "tools[0].function.parameters", "invalid_type"},
+    {F(",\"parameters\":{\"type\":\"array\"}"), "null", "tools[0].function.parameters",
+     "invalid_value"},
+    {"[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+     "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
+     "null", "tools[1].function.name", "invalid_value"},
+    {F(""), "\"required\"", "tool_choice", "unsupported_parameter"},
+    {F(""), "\"any\"", "tool_choice", "invalid_value"},
+    {F(""), "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", "tool_choice",
+     "unsupported_parameter"},
+    {F(""), "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}", "tool_choice.function.name",
+     "invalid_value"},
+    {F(""), "{\"type\":\"function\"}", "tool_choice.function", "missing_required_parameter"},
+    {F(""), "{\"type\":\"x\"}", "tool_choice.type", "invalid_value"},
+    {F(""),
+     "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{\"type\":"
+     "\"function\",\"function\":{\"name\":\"f\"}}]}}",
+     "tool_choice", "unsupported_parameter"},
+    {F(""),
+     "{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{\"type\":"
+     "\"function\",\"function\":{\"name\":\"h\"}}]}}",
+     "tool_choice.allowed_tools.tools[0].function.name", "invalid_value"},
+    {"null", "\"required\"", "tool_choice", "invalid_value"},
+};
+
+TEST(tools_are_checked_member_by_member) {
+    for (size_t i = 0; i < sizeof tool_cases / sizeof *tool_cases; i++) {
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":%s,\"tool_"
+                 "choice\":%s}",
+                 tool_cases[i].tools, tool_cases[i].choice);
+        struct read r;
+        read_body(&r, text);
+        if (!r.st != !tool_cases[i].param)
+            test_fail(__FILE__, __LINE__, "%s: %s", text, r.e.message);
+        if (r.st) {
+            CHECK_STR(r.e.param, tool_cases[i].param);
+            CHECK_STR(apierr_name(r.e.code), tool_cases[i].code);
+        }
+        read_end(&r);
+    }
+}
+
+TEST(tools_have_bounds) {
+    struct strbuf text = {0};
+    for (int n = 128; n <= 129; n++) {
+        strbuf_reset(&text);
+        strbuf_add_str(&text, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[");
+        for (int i = 0; i < n; i++)
+            strbuf_printf(&text, "%s{\"type\":\"function\",\"function\":{\"name\":\"f%d\"}}",
+                          i ? "," : "", i);
+        strbuf_add_str(&text, "]}");
+        struct read r;
+        read_body(&r, text.p);
+        CHECK_EQ(r.st == ST_OK, n == 128);
+        if (r.st) CHECK_HAS(r.e.message, "at most 128");
+        read_end(&r);
+    }
+    strbuf_reset(&text);
+    strbuf_add_str(&text,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
+                   "\"function\",\"function\":{\"name\":\"f\",\"description\":\"");
+    for (int i = 0; i < 512 << 10; i++) strbuf_add_char(&text, 'a');
+    strbuf_add_str(&text, "\"}}]}");
+    struct read r;
+    read_body(&r, text.p);
+    CHECK_HAS(r.e.message, "at most 524288 bytes");
+    read_end(&r);
+    strbuf_fini(&text);
+}
+
+// A number that is not taken must not be named as one that is.
+TEST(the_range_of_the_repetition_penalty_is_said_as_it_is) {
+    static const char *const bad[] = {"0", "-1", "2.1"};
+    for (size_t i = 0; i < 3; i++) {
+        struct read r;
+        read_field(&r, "repetition_penalty", bad[i]);
+        CHECK_HAS(r.e.message, "repetition_penalty must be above 0 and at most 2, got ");
+        CHECK_HAS(r.e.message, bad[i]);
+        read_end(&r);
+    }
 }

@@ -204,7 +204,7 @@ static void run_cut(const struct plan *p, struct rng *r, const struct wanted *w)
         size_t n = below(r, 3) ? 1 + below(r, 3) : below(r, 30);
         if (n > p->count - at) n = p->count - at;
         if (at == p->count || reply_state(reply) == REPLY_STOP_STRING) {
-            reply_finish(reply, &d);
+            reply_finish(reply, false, &d);
             finished = true;
         } else {
             size_t taken = reply_push(reply, p->ids + at, n, &d);
@@ -311,7 +311,7 @@ static void check_row(const struct tokenizer *t, const struct row *row, const ch
     struct reply *r = reply_new(&o);
     struct reply_delta d = {0};
     CHECK_EQ(reply_push(r, row->ids, row->count, &d), row->taken);
-    reply_finish(r, &d);
+    reply_finish(r, false, &d);
     CHECK_STR(strbuf_str(&d.reasoning), row->reasoning);
     CHECK_STR(strbuf_str(&d.content), row->content);
     CHECK_EQ(reply_reasoning_tokens(r), row->reasoning_tokens);
@@ -422,7 +422,7 @@ TEST(the_longest_of_the_stop_strings_that_end_first_is_the_one) {
         CHECK_STR(reply_stop_string(r, &len), "STOP");
         CHECK_EQ(len, 4);
         CHECK_EQ(reply_push(r, ids, 4, &d), 0); // the reply is over
-        reply_finish(r, &d);
+        reply_finish(r, false, &d);
         CHECK_STR(d.content.p, include ? "aSTOP" : "a");
         reply_delta_fini(&d);
         reply_free(r);
@@ -451,7 +451,7 @@ TEST(no_byte_of_a_stop_string_is_sent_wherever_it_is_cut) {
             CHECK_STR(d.content.p, "x");
             taken += reply_push(r, ids + taken, n - taken, &d);
             CHECK_EQ(taken, 1 + len);
-            reply_finish(r, &d);
+            reply_finish(r, false, &d);
             CHECK_STR(d.content.p, "x");
             reply_delta_fini(&d);
             reply_free(r);
@@ -528,7 +528,7 @@ TEST(the_stop_id_counts_and_shows_nothing) {
     reply_token_sha256(same, b);
     CHECK_STR(a, b);
     CHECK_EQ(reply_tokens(r), 2);
-    reply_finish(r, &d);
+    reply_finish(r, false, &d);
     CHECK_STR(d.content.p, "x");
     CHECK_STR(e.content.p, "x<|im_end|>");
     reply_delta_fini(&d);

@@ -120,7 +120,6 @@ TEST(a_setting_that_cannot_be_is_refused_by_name) {
         {{.model_dir = "/nowhere"}, ST_NOT_FOUND, "/nowhere"},
         {{.model_dir = dir, .backend = "cuda"}, ST_UNSUPPORTED, "cuda"},
         {{.model_dir = dir, .backend = "tpu"}, ST_INVAL, "tpu"},
-        {{.model_dir = dir, .kv = "fp8"}, ST_UNSUPPORTED, "fp8"},
         {{.model_dir = dir, .kv = "int3"}, ST_INVAL, "int3"},
         {{.model_dir = dir, .context_max = 1 << 20}, ST_INVAL, "context"},
         {{.model_dir = dir, .context_max = 1}, ST_INVAL, "context"},
@@ -307,6 +306,43 @@ TEST(a_prompt_is_cut_to_what_the_context_leaves) {
     engine_free(eng);
 }
 
+// An id whose embedding is NaN, as of a file that rotted: who reads it has NaN in every later row, and the others in the
+// same rounds have not.
+TEST(logits_that_are_no_numbers_end_their_stream_and_no_other) {
+    enum { NAN_ID = 7, COUNT = 20 };
+    struct engine_config config = {.model_dir = tiny_model("--untied --nan-id 7"),
+                                   .threads = 2,
+                                   .streams_max = 3,
+                                   .context_max = 64};
+    struct engine *eng = drive_open(&config);
+    uint32_t sick_ids[COUNT], well_ids[COUNT];
+    struct reply alone, replies[3] = {0};
+    struct engine_request r[3];
+    for (int i = 0; i < 3; i++) {
+        uint32_t *p = i == 1 ? sick_ids : well_ids;
+        r[i] = drive_request(p, COUNT, 3, engine_info(eng)->vocab_size, 12);
+        r[i].tag = (uint64_t)i;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        if (well_ids[i] == NAN_ID) well_ids[i]++;
+        if (sick_ids[i] == NAN_ID) sick_ids[i]++;
+    }
+    sick_ids[5] = NAN_ID;
+    drive_sampled(&r[2], 9);
+    drive_alone(eng, &r[0], &alone);
+    struct drive d = {.eng = eng, .replies = replies, .replies_count = 3};
+    for (int i = 0; i < 3; i++) drive_submit(&d, &r[i]);
+    drive_all(&d);
+    CHECK_EQ(replies[1].finish, ENGINE_FINISH_BROKEN);
+    CHECK_EQ(replies[1].count, 0);
+    CHECK_EQ(replies[1].completion_count, 0);
+    CHECK_EQ(replies[2].finish, ENGINE_FINISH_LENGTH);
+    check_same_reply(&replies[0], &alone);
+    drive_alone(eng, &r[0], &replies[0]); // and its slot serves again
+    check_same_reply(&replies[0], &alone);
+    engine_free(eng);
+}
+
 // Greedy, so the plain reply tells which id to make a stop id of.
 TEST(a_stop_id_ends_the_reply_with_itself_but_not_before_min_tokens) {
     struct engine *eng = open_tiny(1, 256, 0);
@@ -331,6 +367,50 @@ TEST(a_stop_id_ends_the_reply_with_itself_but_not_before_min_tokens) {
     r.min_tokens = 0;
     drive_alone(eng, &r, &ignored);
     CHECK_EQ(ignored.count, 40);
+    engine_free(eng);
+}
+
+// vLLM 39697: the id that closes a thought stands where the budget ends, whatever the logits say; one that comes earlier
+// ends the bound, and so does a call. A replay with given ids gives the same.
+TEST(a_thought_is_closed_when_its_budget_is_used_up) {
+    struct engine *eng = open_tiny(1, 256, 0);
+    struct reply plain, closed, again, early;
+    struct engine_request r = request_of(eng, 20, 30);
+    drive_alone(eng, &r, &plain);
+    uint32_t close = 0; // one that the plain reply does not draw
+    for (uint32_t i = 0; i < plain.count; i++)
+        if (plain.ids[i] == close) close++, i = UINT32_MAX;
+    for (uint32_t budget = 0; budget < 12; budget += 4) {
+        struct engine_thought thought = {budget, close, -1};
+        r.thought = &thought;
+        drive_alone(eng, &r, &closed);
+        CHECK_EQ(closed.count, 30);
+        CHECK_MEM(closed.ids, plain.ids, budget * sizeof *plain.ids);
+        CHECK_EQ(closed.ids[budget], close);
+        CHECK(closed.ids[budget + 1] != close); // once
+        for (uint32_t given = 1; given < 15; given += 3) {
+            r.given = closed.ids;
+            r.given_count = given;
+            drive_alone(eng, &r, &again);
+            CHECK_MEM(again.ids, closed.ids + given, (30 - given) * sizeof *again.ids);
+            CHECK_EQ_U64(again.hash, closed.hash);
+        }
+        r.given_count = 0;
+    }
+    for (int by_call = 0; by_call < 2; by_call++) { // the third id ends it by itself
+        uint32_t end = plain.ids[2];
+        struct engine_thought thought = {8, by_call ? close : end, by_call ? (int64_t)end : -1};
+        r.thought = &thought;
+        drive_alone(eng, &r, &early);
+        CHECK_MEM(early.ids, plain.ids, sizeof(uint32_t) * 30);
+    }
+    uint32_t vocab = engine_info(eng)->vocab_size;
+    struct engine_thought thought = {1, vocab, -1};
+    struct err e = {0};
+    uint64_t handle;
+    r.thought = &thought;
+    CHECK_EQ(engine_submit(eng, &r, &handle, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "thought.close_id");
     engine_free(eng);
 }
 
@@ -466,17 +546,14 @@ TEST(an_idle_engine_steps_without_rows_and_times_add_up) {
     engine_free(eng);
 }
 
-TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
-    struct engine_config config = {.model_dir = tiny_model(""),
-                                   .threads = 2,
-                                   .streams_max = 2,
-                                   .context_max = 256,
-                                   .kv = "bf16"};
+static void check_small_cache(const char *kv, uint32_t part, const char *rule) {
+    struct engine_config config = {
+        .model_dir = tiny_model(""), .threads = 2, .streams_max = 2, .context_max = 256, .kv = kv};
     struct engine *f32 = open_tiny(2, 256, 0), *eng = drive_open(&config);
     struct reply a, b, c;
     struct engine_request r = request_of(eng, 150, 20);
-    CHECK_EQ(engine_info(eng)->kv_bytes * 2, engine_info(f32)->kv_bytes);
-    CHECK_HAS(engine_info(eng)->kv_rule, "kv=bf16");
+    CHECK_EQ(engine_info(eng)->kv_bytes * part, engine_info(f32)->kv_bytes);
+    CHECK_HAS(engine_info(eng)->kv_rule, rule);
     drive_alone(eng, &r, &a);
     drive_alone(f32, &r, &c);
     engine_free(eng);
@@ -487,6 +564,14 @@ TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
     CHECK(a.hash != c.hash);
     engine_free(eng);
     engine_free(f32);
+}
+
+TEST(a_bf16_cache_is_half_the_size_and_exact_against_itself) {
+    check_small_cache("bf16", 2, "kv=bf16");
+}
+
+TEST(an_fp8_cache_is_a_quarter_of_the_size_and_exact_against_itself) {
+    check_small_cache("fp8", 4, "kv=fp8");
 }
 
 TEST(a_state_is_refused_where_its_rows_do_not_belong) {

@@ -11,27 +11,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Sanitizers slow a round down by ten to fifty: there the longest prompt is shorter and models and cuts are fewer.
+// Sanitizers slow a round down by ten to fifty: there the longest prompt is shorter, and models and cuts are fewer.
 #if defined(__has_feature) // clang
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LONGEST = 310, MODELS = 1, FEW = true };
+enum { LONGEST = 150, FEW = true };
 #else
-enum { LONGEST = 2000, MODELS = 4, FEW = false };
+enum { LONGEST = 2000, FEW = false };
 #endif
 enum { CONTEXT = 2304, CROWD = 8, WHOLE = 4096 };
 
-// The plain small one; peaked attention, saturated gates and decay from none to total, with the family's head sizes; EXL3
-// linears of many widths beside plain ones; experts, packed and plain in one layer, single and EXL3 or plain in the next, some of
-// which have one row of a round and others many.
-static const char *const models[] = {"", "--real-heads --sharp --hidden 128 --layers 4 --vocab 300",
-                                     TINY_EXL3, TINY_EXL3_MOE};
-enum { EXL3 = 2 };
+// The plain small one; EXL3 linears of many widths beside plain ones; experts, packed and plain in one layer, single and EXL3 or
+// plain in the next, some of which have one row of a round and others many; peaked attention, saturated gates and decay from
+// none to total, with the family's head sizes.
+enum { PLAIN, EXL3, EXL3_MOE, SHARP, ALL, MODELS = FEW ? SHARP : ALL };
+static const char *const models[ALL] = {[PLAIN] = "",
+                                        [EXL3] = TINY_EXL3,
+                                        [EXL3_MOE] = TINY_EXL3_MOE,
+                                        [SHARP] = "--real-heads --sharp --hidden 128 --layers 4 "
+                                                  "--vocab 300"};
 
-static const uint32_t lengths[CROWD] = {1, 130, 17, 64, 301, 3, LONGEST, 16};
+static const uint32_t lengths[CROWD] = {1, 130, 17, 64, FEW ? 101 : 301, 3, LONGEST, 16};
 
 struct crowd {
     uint32_t prompts[CROWD][LONGEST];
@@ -120,7 +123,7 @@ TEST(a_reply_is_the_same_alone_and_beside_others_for_any_chunk_and_any_threads) 
 }
 
 TEST(the_demo_answers_the_same_alone_and_beside_others) {
-    const char *dir = FEW ? tiny_model(models[1]) : demo_model();
+    const char *dir = FEW ? tiny_model(models[PLAIN]) : demo_model();
     uint64_t shared = 0;
     if (!dir)
         dir = tiny_model("--real-heads --layers 8 --hidden 256 --intermediate 512 --vocab 4096");
@@ -149,9 +152,9 @@ static void check_ulp_is_seen(const char *dir) {
 }
 
 TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
-    check_ulp_is_seen(tiny_model(models[0]));
+    check_ulp_is_seen(tiny_model(models[PLAIN]));
     check_ulp_is_seen(tiny_model(models[EXL3]));
-    check_ulp_is_seen(tiny_model(models[MODELS - 1]));
+    check_ulp_is_seen(tiny_model(models[EXL3_MOE]));
 }
 
 static void check_stale_conv_is_seen(const char *dir) {
@@ -170,9 +173,9 @@ static void check_stale_conv_is_seen(const char *dir) {
 }
 
 TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
-    check_stale_conv_is_seen(tiny_model(models[0]));
+    check_stale_conv_is_seen(tiny_model(models[PLAIN]));
     check_stale_conv_is_seen(tiny_model(models[EXL3]));
-    check_stale_conv_is_seen(tiny_model(models[MODELS - 1]));
+    check_stale_conv_is_seen(tiny_model(models[EXL3_MOE]));
 }
 
 // Replay after a crash: the first ids are given back, on another engine, and the rest must come as if nothing had happened.
@@ -247,7 +250,7 @@ TEST(a_stream_from_a_saved_state_equals_a_fresh_one_for_every_tail) {
         struct engine_config config = config_of(tiny_model(models[m]), 2, 16);
         struct engine *eng = drive_open(&config);
         uint32_t vocab = engine_info(eng)->vocab_size;
-        for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (uint32_t i = FEW ? 3 : 0; i < sizeof rows / sizeof *rows; i++) {
             drive_request(ids, 256, 77, vocab, 1);
             struct engine_state *s = state_at(eng, ids, rows[i]);
             for (uint32_t k = 0; k < sizeof tails / sizeof *tails; k++) {
@@ -265,7 +268,7 @@ TEST(a_stream_from_a_saved_state_equals_a_fresh_one_for_every_tail) {
 }
 
 TEST(a_state_saved_inside_a_reply_goes_on_with_its_hash) {
-    struct engine_config config = config_of(tiny_model(models[0]), 1, 64);
+    struct engine_config config = config_of(tiny_model(models[PLAIN]), 1, 64);
     struct engine *eng = drive_open(&config);
     uint32_t ids[50];
     struct reply whole, part, resumed;

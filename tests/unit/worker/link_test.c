@@ -2,10 +2,10 @@
  * side is the real one; processes and sockets are real. */
 #include "common/err.h"
 #include "common/mem.h"
+#include "proto/exit_code.h"
 #include "router/backend_int.h"
 #include "tests/lib/backend_bed.h"
 #include "tests/lib/test.h"
-#include "proto/exit_code.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -143,12 +143,14 @@ TEST(what_the_engine_refuses_comes_back_as_a_fail_that_says_why) {
     CHECK_OK(backend_submit(bed_rank(0), &s, &bed.submit_err), bed.submit_err);
     s = bed_request(3, 1, 10);
     s.think_budget = 5;
+    s.in_thought = true; // and the bed's vocabulary has no id that ends one
     CHECK_OK(backend_submit(bed_rank(0), &s, &bed.submit_err), bed.submit_err);
     BED_UNTIL(bed.streams[1].failed && bed.streams[2].failed && bed.streams[3].failed);
     CHECK_EQ(bed.streams[1].code, FRAME_FAIL_TOO_LONG);
     CHECK_EQ(bed.streams[2].code, FRAME_FAIL_INVALID);
     CHECK_STR(bed.streams[2].message, "top_k: not 77");
     CHECK_EQ(bed.streams[3].code, FRAME_FAIL_UNSUPPORTED);
+    CHECK_HAS(bed.streams[3].message, "think_budget");
     CHECK_EQ(bed_info(0).streams_sent, 0);
     bed_tear_down();
 }

@@ -102,7 +102,7 @@ static void check_window(struct walk *w, uint32_t stream, const struct engine_wi
     if (memcmp(v->ret, s->logits + (size_t)first * w->vocab,
                (size_t)true_rows * w->vocab * sizeof *v->ret))
         wrong(w, "a true row of a window", stream);
-    if (!draw(w, 16)) check_noise(w, stream, v);
+    if (!draw(w, PATTERNS > 1000 ? 16 : 4)) check_noise(w, stream, v);
 }
 
 // The first `keep` ids are what serial decoding draws and the others noise. The last id of a reply is left to a plain round,

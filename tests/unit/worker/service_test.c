@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -97,4 +98,33 @@ TEST(with_streams_and_no_progress_there_is_no_sign_of_life_until_it_moves) {
     s.progress++;
     service_tend(&v, &s, 10, now);
     CHECK_HAS(heard(), "WATCHDOG=1");
+}
+
+// The probe of a pod looks at the file's age.
+TEST(the_file_is_renewed_while_it_moves_and_no_longer) {
+    set_up();
+    char path[64];
+    struct stat sb;
+    snprintf(path, sizeof path, "/tmp/ry-alive-%d", (int)getpid());
+    struct service v = {.alive = path};
+    struct runner_status s = {.state = RUNNER_LOADING};
+    service_tend(&v, &s, 10, 1000000);
+    CHECK(!stat(path, &sb)); // a process that loads is alive
+    unlink(path);
+    service_tend(&v, &s, 10, 1005000);
+    CHECK(stat(path, &sb)); // but not if it does not get on
+    s = loaded(2, 5);
+    service_tend(&v, &s, 10, 1006000);
+    CHECK(!stat(path, &sb));
+    unlink(path);
+    service_tend(&v, &s, 10, 1012000);
+    CHECK(!stat(path, &sb));
+    unlink(path);
+    service_tend(&v, &s, 10, 1030000);
+    CHECK(stat(path, &sb));
+    s.progress++;
+    service_tend(&v, &s, 10, 1031000);
+    CHECK(!stat(path, &sb));
+    unlink(path);
+    heard();
 }

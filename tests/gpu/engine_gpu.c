@@ -1,0 +1,186 @@
+/* The engine on a real GPU: where the embedding goes when the card is full to the last page, that rounds take no memory, and
+ * that counters are 0 whenever nothing runs. MODEL: the demo. */
+#include "common/err.h"
+#include "kernels/cuda/driver.h"
+#include "tests/lib/engine_drive.h"
+#include "tests/lib/test.h"
+#include "tests/lib/tiny_model.h"
+#include "worker/engine/engine_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// 12 MiB of rows: some pages of the card's memory.
+#define UNTIED "--vocab 24000 --hidden 256 --untied"
+enum { MIB = 1 << 20, STEP = 2 * MIB, REPLIES = 4 };
+
+static struct cuda_driver driver;
+
+static void open_driver(void) {
+    static bool open;
+    struct err e = {0};
+    if (!open) CHECK_OK(cuda_driver_open(&driver, &e), e);
+    open = true;
+}
+
+static struct engine_config config_of(const char *model, const char *embedding) {
+    open_driver();
+    return (struct engine_config){.model_dir = model,
+                                  .backend = "cuda",
+                                  .driver = &driver,
+                                  .embedding = embedding,
+                                  .context_max = 512,
+                                  .threads = 2};
+}
+
+// A context of the test's own, which outlives the engines', so that fillers and free bytes are seen on one card.
+struct card {
+    cu_ctx ctx;
+    cu_ptr filler;
+};
+
+static uint64_t free_bytes(void) {
+    size_t left = 0, total = 0;
+    CHECK_EQ(driver.mem_info(&left, &total), CU_SUCCESS);
+    return left;
+}
+
+static void card_open(struct card *c) {
+    cu_device d;
+    open_driver();
+    memset(c, 0, sizeof *c);
+    CHECK_EQ(driver.device_get(&d, 0), CU_SUCCESS);
+    CHECK_EQ(driver.ctx_retain(&c->ctx, d), CU_SUCCESS);
+    CHECK_EQ(driver.ctx_set(c->ctx), CU_SUCCESS);
+}
+
+static void card_close(struct card *c) {
+    if (c->filler) driver.mem_free(c->filler);
+    driver.ctx_release(0);
+}
+
+// Takes all but `room` bytes.
+static void card_fill(struct card *c, uint64_t room) {
+    if (c->filler) driver.mem_free(c->filler);
+    c->filler = 0;
+    uint64_t left = free_bytes();
+    CHECK(left > room);
+    CHECK_EQ(driver.mem_alloc(&c->filler, left - room), CU_SUCCESS);
+}
+
+struct answer {
+    int st;
+    bool mapped;
+    struct reply reply;
+};
+
+static struct answer ask(const char *embedding) {
+    static uint32_t ids[200];
+    struct answer a = {0};
+    struct engine *eng = NULL;
+    struct err e = {0};
+    struct engine_config c = config_of(tiny_model(UNTIED), embedding);
+    a.st = engine_new(&eng, &c, &e);
+    if (a.st) {
+        if (a.st != ST_NOMEM) test_fail(__FILE__, __LINE__, "%s", e.msg);
+        return a;
+    }
+    a.mapped = strstr(engine_info(eng)->embedding_rule, "host memory") != NULL;
+    struct engine_request r = drive_request(ids, 200, 7, engine_info(eng)->vocab_size, 30);
+    drive_alone(eng, &r, &a.reply);
+    engine_free(eng);
+    return a;
+}
+
+// The smallest room, in steps of 2 MiB, where `embedding` starts at all.
+static uint64_t least_room(struct card *c, const char *embedding) {
+    uint64_t low = 0, high = 256; // in steps
+    while (low + 1 < high) {
+        uint64_t mid = (low + high) / 2;
+        card_fill(c, mid * STEP);
+        if (ask(embedding).st)
+            low = mid;
+        else
+            high = mid;
+    }
+    return high;
+}
+
+TEST(auto_maps_the_rows_if_and_only_if_card_refuses_and_tokens_are_equal) {
+    struct card c;
+    card_open(&c);
+    ask("card"); // what a first start takes of the card is taken now
+    uint64_t card = least_room(&c, "card"), host = least_room(&c, "auto");
+    test_note("card from %llu MiB, auto from %llu MiB of room", (unsigned long long)card * 2,
+              (unsigned long long)host * 2);
+    CHECK(host < card);
+    struct answer first = {0};
+    for (uint64_t room = host > 2 ? host - 2 : 0; room <= card + 3; room++) {
+        card_fill(&c, room * STEP);
+        struct answer on = ask("card"), by_itself = ask("auto");
+        CHECK_EQ(on.st != ST_OK, room < card);
+        CHECK_EQ(by_itself.st != ST_OK, room < host);
+        if (by_itself.st) continue;
+        CHECK_EQ(by_itself.mapped, on.st != ST_OK);
+        if (!first.reply.count) first = by_itself;
+        check_same_reply(&first.reply, &by_itself.reply);
+        if (!on.st) check_same_reply(&first.reply, &on.reply);
+    }
+    card_close(&c);
+}
+
+static void crowd(struct engine *eng, uint32_t salt, uint32_t tokens) {
+    static struct reply replies[REPLIES];
+    static uint32_t ids[REPLIES][120];
+    struct drive d = {.eng = eng, .replies = replies, .replies_count = REPLIES};
+    uint64_t handles[REPLIES];
+    memset(replies, 0, sizeof replies);
+    for (uint32_t i = 0; i < REPLIES; i++) {
+        struct engine_request r = drive_request(ids[i], 1 + (salt * 37 + i * 29) % 120, salt + i,
+                                                engine_info(eng)->vocab_size, tokens);
+        r.tag = i;
+        handles[i] = drive_submit(&d, &r);
+        drive_step(&d);
+    }
+    engine_cancel(eng, handles[salt % REPLIES]);
+    drive_all(&d);
+}
+
+TEST(free_memory_does_not_move_by_a_byte_in_a_hundred_rounds) {
+    struct engine_config c = config_of(demo_model(), "auto");
+    c.memory_fraction = 0.1;
+    struct engine *eng = drive_open(&c);
+    uint64_t before = free_bytes();
+    for (uint32_t i = 0; i < 4; i++) crowd(eng, i, 40);
+    CHECK(eng->rounds >= 100);
+    CHECK_EQ_U64(free_bytes(), before);
+    engine_free(eng);
+}
+
+static uint64_t counters_set(struct engine *eng) {
+    uint64_t n = eng->model.work.counter_bytes, set = 0;
+    unsigned char *b = calloc(1, n + 1);
+    struct err e = {0};
+    eng->ops.read(eng->ops.ctx, b, eng->model.work_counters, n);
+    CHECK_OK(eng->ops.sync(eng->ops.ctx, &e), e);
+    for (uint64_t i = 0; i < n; i++) set += b[i] != 0;
+    free(b);
+    return set;
+}
+
+TEST(after_a_thousand_rounds_cancels_and_prompts_every_counter_is_0) {
+    const char *models[] = {"", "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd "
+                                "--head-width 6 --hidden 128 --intermediate 256"};
+    for (int i = 0; i < 2; i++) {
+        struct engine_config c = config_of(tiny_model(models[i]), "auto");
+        c.memory_fraction = 0.1;
+        struct engine *eng = drive_open(&c);
+        uint32_t crowds = 0;
+        for (; eng->rounds < 1000; crowds++) crowd(eng, crowds, 60);
+        CHECK_EQ_U64(counters_set(eng), 0);
+        test_note("%llu rounds, %u cancels: %llu bytes of counters, all 0",
+                  (unsigned long long)eng->rounds, crowds,
+                  (unsigned long long)eng->model.work.counter_bytes);
+        engine_free(eng);
+    }
+}

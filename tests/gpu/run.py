@@ -1,0 +1,267 @@
+"""The whole GPU check in one call, without network: stage by stage, each within its budget, a record in JSON after each.
+
+  sh tests/gpu/run.sh [--pack DIR] [--source DIR] [--out DIR] [--only STAGE]...
+
+--pack: what tests/gpu/pack.sh made, for a machine that cannot build; without it, the programs of build/. gpu.json in --out (default
+gpu-results) has the stages, STAGE.log their output. The last line is `N passed, N failed`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+EXACT = "unit_worker_exact"
+PROMPT = json.dumps([i * 37 % 4000 for i in range(1, 200)])
+
+
+class Run:
+    def __init__(self, args):
+        self.pack = os.path.abspath(args.pack) if args.pack else None
+        self.source = os.path.abspath(args.source)
+        self.out = os.path.abspath(args.out)
+        self.demo = os.path.join(self.source, "tests", "models", "demo")
+        self.end = 0
+        self.log = None
+        self.facts = {}
+
+    def program(self, name):
+        if self.pack:
+            return os.path.join(self.pack, "bin", name)
+        for folder in (".", "tests/gpu", "tests/unit"):
+            path = os.path.join(self.source, "build", folder, name)
+            if os.path.isfile(path):
+                return path
+        sys.exit(f"wanted {name} in build/: build it first")
+
+    def env(self, **more):
+        """Our own programs alone get our libraries: python3 has its own."""
+        e = dict(os.environ, RAILYARD_SOURCE=self.source, RAILYARD_BUILD=os.path.join(self.source, "build"),
+                 RAILYARD_BACKEND="cuda", RAILYARD_PYTHON=sys.executable, **more)
+        if self.pack:
+            e["LD_LIBRARY_PATH"] = os.path.join(self.pack, "lib")
+        return e
+
+    def call(self, command, stdin=None, want=0, **more):
+        """Runs to its end or to the stage's; the output goes to the log and comes back."""
+        self.log.write("$ " + " ".join(command) + "\n")
+        self.log.flush()
+        left = max(1, self.end - time.time())
+        p = subprocess.run(command, env=self.env(**more), input=stdin, text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, timeout=left, check=False)
+        self.log.write(p.stdout)
+        if p.returncode != want:
+            raise RuntimeError(f"{os.path.basename(command[0])}: exit {p.returncode}, wanted {want}: {p.stdout[-1500:]}")
+        return p.stdout
+
+    def tests(self, name, *which, **more):
+        """A TAP program: prints its notes and failures, counts its tests."""
+        text = ""
+        try:
+            text = self.call([self.program(name), *which], **more)
+        except RuntimeError as e:
+            text = str(e)
+            raise
+        finally:
+            for line in text.splitlines():
+                if line.startswith(("# ", "not ok")):
+                    print("   ", line)
+        self.facts[name] = self.facts.get(name, 0) + len(re.findall(r"^ok ", text, re.M))
+
+    def logits(self, name, *flags, **more):
+        path = os.path.join(self.out, name + ".npy")
+        self.call([self.program("railyard-worker"), "logits", self.demo, "--out=" + path, *flags], stdin=PROMPT, **more)
+        with open(path, "rb") as f:
+            digest = hashlib.sha256(f.read()).hexdigest()
+        return path, digest
+
+
+def smoke(run):
+    """The card, a forward, and its distance from the CPU backend's."""
+    import numpy as np
+    devices = json.loads(run.call([run.program("railyard-worker"), "--list-devices"]))
+    print("   ", devices[0])
+    run.facts["device"] = devices[0]
+    gpu, digest = run.logits("gpu", "--backend=cuda")
+    cpu, _ = run.logits("cpu", "--backend=cpu")
+    a, b = np.load(gpu), np.load(cpu)
+    error = float(np.abs(a - b).max() / (b.max() - b.min()))
+    print(f"    logits on the GPU {digest[:16]}, {error:.5f} of the range from the CPU's")
+    run.facts["error_against_cpu"] = error
+    os.remove(gpu), os.remove(cpu)
+    if not error < 0.05:
+        raise RuntimeError("the GPU's logits are not those of the model")
+
+
+def golden(run):
+    text = run.call([sys.executable, os.path.join(HERE, "golden.py"), run.program("railyard-worker"), run.source, run.out])
+    print("    " + text.strip().replace("\n", "\n    "))
+    run.facts["golden"] = json.loads(text.strip().splitlines()[-1])
+
+
+def ops(run):
+    run.tests("kernels_gpu")
+
+
+def exact(run):
+    for kv in ("bf16", "f32", "fp8"):
+        run.tests(EXACT, RAILYARD_KV=kv)
+
+
+def memory(run):
+    """The embedding's place with the card filled to the last page; no memory taken in rounds; counters at 0."""
+    run.tests("engine_gpu")
+
+
+def ask(port, path, body=None):
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as r:
+        return json.load(r)
+
+
+def serve_and_ask(run, model, workers, flags, body, count):
+    """A server with that many workers; the replies to the same question, and what the workers say of themselves."""
+    port = 18000
+    command = [run.program("railyard"), "serve", model, f"--api.listen=127.0.0.1:{port}", f"--ops.listen=127.0.0.1:{port + 1}",
+               f"--workers={workers}", f"--run.dir={run.out}", *flags]
+    run.log.write("$ " + " ".join(command) + "\n")
+    run.log.flush()
+    p = subprocess.Popen(command, env=run.env(), stdout=run.log, stderr=run.log, start_new_session=True)
+    try:
+        while True:
+            if p.poll() is not None or time.time() > run.end:
+                raise RuntimeError("the server did not come up: see the log")
+            try:
+                state = [w["state"] for w in ask(port + 1, "/admin/v1/workers")]
+                if state.count("ready") == workers:
+                    break
+            except OSError:
+                pass
+            time.sleep(0.2)
+        replies = [ask(port, "/v1/chat/completions", body) for _ in range(count)]
+        return replies, ask(port + 1, "/admin/v1/workers")
+    finally:
+        p.send_signal(signal.SIGTERM)
+        try:
+            p.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(p.pid, signal.SIGKILL)
+
+
+def serve(run):
+    """The demo over HTTP, two workers on one GPU."""
+    body = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 60}
+    replies, workers = serve_and_ask(run, run.demo, 2, ["--memory-fraction=0.2"], body, 6)
+    hashes = {r["choices"][0]["token_sha256"] for r in replies}
+    print("   ", replies[0]["choices"][0]["message"]["content"][:100].replace("\n", " "))
+    print("   ", workers[0]["gpu"], workers[0]["memory"])
+    if len(hashes) != 1:
+        raise RuntimeError(f"replies differ: {hashes}")
+    if len(workers) != 2 or not all(w["gpu"]["uuid"] for w in workers):
+        raise RuntimeError(f"workers: {workers}")
+    run.facts["memory"] = workers[0]["memory"]
+
+
+def shape(run):
+    """A model of the 27B's sizes with random weights, over HTTP: that it fits, loads, answers, and gives the same bits twice."""
+    model = os.path.join(run.out, "shape")
+    began = time.time()
+    run.call([sys.executable, os.path.join(run.source, "tests", "tools", "make_shape.py"), model, "--text-from", run.demo])
+    made = time.time()
+    body = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 32, "ignore_eos": True}
+    try:
+        replies, workers = serve_and_ask(run, model, 1, ["--context=8192"], body, 2)
+        took = time.time() - made
+        text = run.call([run.program("railyard-worker"), "bench", "engine", model, "--backend=cuda", "--context=2048"])
+    finally:
+        shutil.rmtree(model)
+    hashes = {r["choices"][0]["token_sha256"] for r in replies}
+    print(f"    made in {made - began:.0f} s, served and asked in {took:.0f} s; {replies[1]['railyard']}")
+    print("   ", workers[0]["memory"])
+    print("    " + text.strip().replace("\n", "\n    "))
+    run.facts.update(memory=workers[0]["memory"], figures=text.strip().splitlines())
+    if len(hashes) != 1:
+        raise RuntimeError(f"replies differ: {hashes}")
+
+
+def sanitizer(run):
+    tool = "compute-sanitizer"
+    for check, step in (("memcheck", 1), ("racecheck", 15)):  # racecheck is slow: one case in fifteen
+        command = [tool, "--tool", check, "--error-exitcode", "9", run.program("kernels_gpu")]
+        text = run.call(command, RAILYARD_CASES_STEP=str(step))
+        found = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", text)
+        print(f"    {check}: {found[-1] if found else 'no summary'}")
+        if not found:
+            raise RuntimeError(f"{check} said nothing: {text[-500:]}")
+
+
+def ptx(run):
+    """All of it from the PTX that stands for later chips, with the bits of the native code."""
+    jit = {"CUDA_FORCE_PTX_JIT": "1", "CUDA_CACHE_PATH": os.path.join(run.out, "jit")}
+    native, a = run.logits("native", "--backend=cuda")
+    forced, b = run.logits("ptx", "--backend=cuda", **jit)
+    os.remove(native), os.remove(forced)
+    print(f"    logits: native {a[:16]}, from PTX {b[:16]}")
+    if a != b:
+        raise RuntimeError("the logits' bits differ")
+    run.tests("kernels_gpu", **jit)
+    # Every start compiles anew, three seconds each: the comparison on the demo, and a fault that it must see.
+    run.tests(EXACT, "the_demo_answers", "a_planted_ulp", **jit)
+
+
+def figures(run):
+    text = run.call([run.program("railyard-worker"), "bench", "engine", run.demo, "--backend=cuda"])
+    print("    " + text.strip().replace("\n", "\n    "))
+    run.facts["figures"] = text.strip().splitlines()
+
+
+STAGES = {smoke: 60, golden: 60, ops: 40, serve: 40, memory: 40, exact: 130, figures: 20, shape: 120, sanitizer: 90, ptx: 150}  # seconds
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--pack")
+    p.add_argument("--source", default=os.path.join(HERE, "..", ".."))
+    p.add_argument("--out", default="gpu-results")
+    p.add_argument("--only", action="append")
+    args = p.parse_args()
+    run = Run(args)
+    os.makedirs(run.out, exist_ok=True)
+    names = [s.__name__ for s in STAGES]
+    for name in args.only or []:
+        if name not in names:
+            sys.exit(f"--only: no stage '{name}'; there are: {' '.join(names)}")
+    record = {"stages": []}
+    for stage, budget in STAGES.items():
+        if args.only and stage.__name__ not in args.only:
+            continue
+        began = time.time()
+        run.end, run.facts = began + budget, {}
+        error = ""
+        with open(os.path.join(run.out, stage.__name__ + ".log"), "w", encoding="utf-8") as run.log:
+            try:
+                stage(run)
+            except Exception as e:  # pylint: disable=broad-except  # whatever it is, the next stage runs
+                error = f"{type(e).__name__}: {e}"
+        took = time.time() - began
+        print(f"{stage.__name__:10} {took:6.1f} s of {budget:3}   {'FAILED ' + error[-1500:] if error else 'ok'}", flush=True)
+        record["stages"].append({"stage": stage.__name__, "ok": not error, "seconds": round(took, 1), "budget_s": budget,
+                                 "error": error, **run.facts})
+        with open(os.path.join(run.out, "gpu.json"), "w", encoding="utf-8") as f:
+            json.dump(record, f, indent=1)
+    failed = sum(not s["ok"] for s in record["stages"])
+    print(f"{len(record['stages']) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+/* What a model of the 27B's sizes would take of a GPU, from a checkpoint whose weights are a hole. */
+#include "common/err.h"
+#include "kernels/ops.h"
+#include "tests/lib/test.h"
+#include "worker/engine/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *shape(void) {
+    static char dir[400];
+    char cmd[1200];
+    if (dir[0]) return dir;
+    snprintf(dir, sizeof dir, "%s/shape", test_temp_dir());
+    snprintf(cmd, sizeof cmd, "/usr/bin/python3 '%s/tests/tools/make_shape.py' '%s' --sparse",
+             test_source_dir(), dir);
+    if (system(cmd)) test_fail(__FILE__, __LINE__, "failed: %s", cmd);
+    return dir;
+}
+
+static int plan_of(struct plan *ret, uint32_t context, double room_gib, const char *embedding,
+                   struct err *e) {
+    struct engine_config c = {.model_dir = shape(),
+                              .context_max = context,
+                              .round_rows_max = 2048,
+                              .embedding = embedding};
+    return plan_make(
+        ret, &(struct plan_ask){.config = &c, .room = (uint64_t)(room_gib * (1 << 30)), .sm = 90},
+        e);
+}
+
+// Rows of both mixers and the MLP at 2,048 rows: all but the widest of the three is saved.
+TEST(the_union_saves_the_computed_bytes_on_the_27b_shape) {
+    const uint64_t rows = 2048, attn = 24 * 256 * 3 + 2 * 4 * 256;
+    const uint64_t delta = 2 * (2 * 16 * 128 + 48 * 128) + 2 * 48 * 128 + 4 * 48, mlp = 2 * 17408;
+    struct plan p;
+    struct err e = {0};
+    CHECK_OK(plan_of(&p, 8192, 60, "auto", &e), e);
+    CHECK(mlp > delta && delta > attn);
+    CHECK_EQ_U64(p.union_saves, (attn + delta) * rows * sizeof(float));
+    test_note("the union saves %.3f GiB of %.3f", (double)p.union_saves / (1 << 30),
+              (double)(attn + delta + mlp) * rows * 4 / (1 << 30));
+}
+
+TEST(the_plan_adds_up_and_says_where_the_rows_go) {
+    struct plan p;
+    struct err e = {0};
+    uint64_t sum = 0;
+    CHECK_OK(plan_of(&p, 32768, 24, "auto", &e), e);
+    for (uint32_t i = 0; i < p.regions_count; i++) sum += p.regions[i].bytes;
+    CHECK_EQ_U64(sum, p.arena_bytes);
+    CHECK(p.arena_bytes <= p.room && !p.embedding_on_host);
+    CHECK_EQ_U64(p.embedding_bytes, (uint64_t)248320 * 5120 * 2);
+    CHECK_OK(plan_of(&p, 32768, 16, "auto", &e), e);
+    CHECK(p.embedding_on_host && p.streams_whole >= 1);
+    CHECK_EQ(plan_of(&p, 32768, 16, "card", &e), ST_NOMEM);
+    CHECK_HAS(e.msg, "with the embedding on the card it needs");
+    CHECK_EQ(plan_of(&p, 32768, 8, "auto", &e), ST_NOMEM);
+}
+
+TEST(a_gpu_that_nobody_makes_is_refused) {
+    struct ops o = {0};
+    struct err e = {0};
+    CHECK_EQ(ops_cuda_plan_open(&o, 91, 0, false, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "found 91");
+}
