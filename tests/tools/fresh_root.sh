@@ -20,6 +20,9 @@ if [ "${FRESH_ROOT_INSIDE:-}" != yes ]; then
     [ -e "$root/etc/debian_version" ] ||
         debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror"
     cp /etc/resolv.conf "$root/etc/resolv.conf"
+    # The way to the net is this machine's: its proxies, and its word on whom to trust there.
+    cert=${PIP_CERT:-$(pip config get global.cert 2>/dev/null || true)}
+    [ -z "$cert" ] || cp "$cert" "$root/etc/machine-ca.crt"
     for f in /etc/apt/apt.conf.d/*proxy*; do
         [ ! -e "$f" ] || cp "$f" "$root/etc/apt/apt.conf.d/"
     done
@@ -42,5 +45,6 @@ for what in "$@"; do
     esac
     echo "== in $root: $command"
     env -i HOME=/root TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        $([ ! -e "$root/etc/machine-ca.crt" ] || echo PIP_CERT=/etc/machine-ca.crt) \
         chroot "$root" sh -c "cd /srv/railyard && $command" </dev/null
 done
