@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double TOLERANCE = 1e-5; // of the range of the logits; fp32 rounding on both sides gives about 2e-6
+static const double TOLERANCE = 1e-5; // of the range of the logits; fp32 rounding gives about 2e-6
 static const char *const models[] = {"dense",          "multimodal", "sharp",      "yarn",    "moe",
                                      "moe-multimodal", "exl3",       "exl3-sharp", "exl3-moe"};
 enum { MODELS = sizeof models / sizeof models[0], VOCAB = 256, GREEDY_MAX = 64 };
