@@ -251,18 +251,28 @@ class Model:
         return ids, float(margin)
 
 
-def run_cases(model, cases, stem):
+def run_case(model, case):
+    """Completes the case; returns the logits of all its ids."""
+    state, model.routing_margin = model.new_state(), np.inf
+    logits = model.forward(case["ids"], state)
+    case["range"] = float(logits.max() - logits.min())
+    case["greedy_ids"], case["greedy_margin"] = model.greedy(logits[-1], state, case.pop("greedy"))
+    if np.isfinite(model.routing_margin):
+        case["routing_margin"] = float(model.routing_margin)
+    return logits
+
+
+def write_cases(stem, cases, logits):
+    """logits: of each case, of all its ids."""
     with open(stem + ".f32", "wb") as f:
-        for case in cases:
-            state, model.routing_margin = model.new_state(), np.inf
-            logits = model.forward(case["ids"], state)
-            f.write(logits[case["rows"]].astype("<f4").tobytes())
-            case["range"] = float(logits.max() - logits.min())
-            case["greedy_ids"], case["greedy_margin"] = model.greedy(logits[-1], state, case.pop("greedy"))
-            if np.isfinite(model.routing_margin):
-                case["routing_margin"] = float(model.routing_margin)
+        for case, of_case in zip(cases, logits):
+            f.write(of_case[case["rows"]].astype("<f4").tobytes())
     with open(stem + ".json", "w") as f:
         f.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
+def run_cases(model, cases, stem):
+    write_cases(stem, cases, [run_case(model, case) for case in cases])
 
 
 if __name__ == "__main__":
