@@ -48,7 +48,7 @@ enum {
     FRAME_PROMPT_IDS_MAX = 1 << 20,   // prompt ids + given ids of one SUBMIT
     FRAME_ROUND_IDS_MAX = 4096,       // ids of one stream in one TOKENS
     FRAME_STOP_IDS_MAX = 64,
-    FRAME_BIAS_MAX = 1025, // a client may name 1024, the router one more
+    FRAME_BIAS_MAX = 1025,   // a client may name 1024, the router one more
     FRAME_RANGES_MAX = 4096, // of VOCAB's ids in use
     FRAME_TOP_LOGPROBS_MAX = 20,
     FRAME_MEMORY_MAX = 32,     // parts of a worker's memory, of STATUS
@@ -197,14 +197,15 @@ struct frame_done {
 };
 
 enum frame_fail_code {
-    FRAME_FAIL_FULL = 1,    // no room after all: the router queues it again
-    FRAME_FAIL_INVALID,     // the request breaks a rule the router should have checked
+    FRAME_FAIL_FULL =
+        1,              // no room after all: the router queues it again. HELLO: no rank is free now
+    FRAME_FAIL_INVALID, // the request breaks a rule the router should have checked
     FRAME_FAIL_UNSUPPORTED, // this engine or checkpoint cannot do it
     FRAME_FAIL_TOO_LONG,
     FRAME_FAIL_DEVICE,
     FRAME_FAIL_INTERNAL,
     FRAME_FAIL_VERSION, // HELLO: no version in common
-    FRAME_FAIL_REFUSED, // HELLO: rank taken, fingerprint or model differs, shutting down
+    FRAME_FAIL_REFUSED, // HELLO: never: no such rank, another model
     FRAME_FAIL_CODE_END,
 };
 

@@ -151,9 +151,10 @@ static bool is_free(const struct backend *b) {
     return !b->own && !b->peer;
 }
 
-// The rank that this HELLO gets, or NULL and why not.
-static struct backend *pick_rank(struct backends *s, const struct frame_hello *h,
-                                 const char **why) {
+// The rank that this HELLO gets, or NULL and why not. FULL: asking again may help, since the rank's last worker may have
+// died a moment ago.
+static struct backend *pick_rank(struct backends *s, const struct frame_hello *h, const char **why,
+                                 enum frame_fail_code *code) {
     for (uint32_t i = 0; i < s->count; i++) {
         struct backend *b = &s->b[i];
         bool ours = b->child.running && token_is(b->child.token, h->token);
@@ -161,14 +162,17 @@ static struct backend *pick_rank(struct backends *s, const struct frame_hello *h
         bool again = b->peer && token_is(b->hello.token, h->token);
         if (ours || again) return b;
     }
+    *code = FRAME_FAIL_REFUSED;
     if (h->supervised) return *why = "its token is not one of this router's", NULL;
     if (h->rank >= 0) {
         struct backend *b = backends_at(s, (uint32_t)h->rank);
         if (b && is_free(b)) return b;
+        if (b) *code = FRAME_FAIL_FULL;
         return *why = b ? "rank is taken" : "no such rank", NULL;
     }
     for (uint32_t i = 0; i < s->count; i++)
         if (is_free(&s->b[i])) return &s->b[i];
+    *code = FRAME_FAIL_FULL;
     return *why = "every rank is taken", NULL;
 }
 
@@ -242,15 +246,16 @@ void backend_on_hello(void *arg, const struct frame_hello *h, struct frame *answ
     struct backends *s = arg;
     const char *why = NULL;
     uint32_t version = frame_version_pick(h->version_min, h->version_max);
-    if (s->stopping) return refuse(s, answer, FRAME_FAIL_REFUSED, h, "the router is ending");
-    struct backend *b = pick_rank(s, h, &why);
+    enum frame_fail_code code;
+    if (s->stopping) return refuse(s, answer, FRAME_FAIL_FULL, h, "the router is ending");
+    struct backend *b = pick_rank(s, h, &why, &code);
     if (!version) {
         if (b)
             backend_set_reason(b, "version: speaks frames %u to %u", h->version_min,
                                h->version_max);
         return refuse(s, answer, FRAME_FAIL_VERSION, h, "no frame version in common");
     }
-    if (!b) return refuse(s, answer, FRAME_FAIL_REFUSED, h, why);
+    if (!b) return refuse(s, answer, code, h, why);
     if (s->c.model && s->c.model[0] && strcmp(s->c.model, h->model))
         return refuse(s, answer, FRAME_FAIL_REFUSED, h, "it serves another model");
     welcome(b, version, h, answer);

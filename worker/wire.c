@@ -153,7 +153,10 @@ static int read_answer(struct wire *w, const struct strbuf *b, struct err *e) {
     int st = frame_decode(&f, (const uint8_t *)b->p, b->len, &w->arena, e);
     if (st) return err_prefix(e, "the lobby's answer"), ST_CORRUPT;
     if (f.type == FRAME_FAIL)
-        return err_set(e, f.fail.code == FRAME_FAIL_VERSION ? ST_VERSION : ST_UNSUPPORTED,
+        return err_set(e,
+                       f.fail.code == FRAME_FAIL_VERSION ? ST_VERSION
+                       : f.fail.code == FRAME_FAIL_FULL  ? ST_CLOSED
+                                                         : ST_UNSUPPORTED,
                        "the router refused this worker (%s): %s", frame_fail_name(f.fail.code),
                        f.fail.message);
     if (f.type != FRAME_WELCOME)

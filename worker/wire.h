@@ -26,7 +26,7 @@ struct wire_config {
 };
 
 // Dials the lobby, says HELLO, dials the socket that WELCOME names. ST_VERSION or ST_UNSUPPORTED: the router refused
-// this worker for good, e has its words. ST_CANCELLED: stop_fd. Else ST_CLOSED, ST_TIMEOUT or ST_CORRUPT: no router
+// this worker for good, e has its words. ST_CANCELLED: stop_fd. Else ST_CLOSED (its ranks are taken, too), ST_TIMEOUT or ST_CORRUPT: no router
 // there, or one that is just going: asking again later can help.
 int wire_join(struct wire **ret, const struct wire_config *c, struct err *e);
 const struct frame_welcome *wire_welcome(const struct wire *w);

@@ -16,6 +16,8 @@ enum { DOT_ROWS = 1, DOT_COLS = 2, DOT_COLS_ONE = 2 };
 #endif
 enum { DOT_COLS_MAX = 8 }; // DOT_COLS_ONE: for one row, where the sums' latency counts
 
+enum { DOT_SUMS_MAX = DOT_ROWS * DOT_COLS_MAX > 16 ? DOT_ROWS *DOT_COLS_MAX : 16 };
+
 struct dot_operand {
     const float *x;
     uint64_t x_stride;
@@ -25,8 +27,9 @@ struct dot_operand {
     uint64_t ahead; // bytes from a weight to the one to fetch meanwhile; 0: none worth it
 };
 
+// count: at most DOT_SUMS_MAX.
 CPU_INLINE void dot_store(const vn (*acc)[PARTS], const uint32_t count, float *ret) {
-    vn f[DOT_ROWS * DOT_COLS_MAX];
+    vn f[DOT_SUMS_MAX];
     uint32_t i = 0;
 #pragma GCC unroll 64
     for (uint32_t n = 0; n < count; n++) f[n] = vn_fold(acc[n]);

@@ -257,8 +257,8 @@ class HostileRouter:
             tube = Tube(conn)
             tube.send(msgpack.packb([VOCAB, self.generation, *self.vocab], use_bin_type=True))
             for _ in range(self.rng.choice([1, 5, 50, 300])):
-                # DRAIN may tell it to end, rightly: left out.
-                tube.send(self.damage.frame([SUBMIT, SUBMIT, SUBMIT, CANCEL, VOCAB, PING, TOKENS, WELCOME], self.generation))
+                # DRAIN may tell it to end, rightly, and a VOCAB that does not fit its head does: left out.
+                tube.send(self.damage.frame([SUBMIT, SUBMIT, SUBMIT, CANCEL, PING, PONG, TOKENS, WELCOME], self.generation))
                 self.tally["frames"] += 1
             conn.settimeout(0.05)
             while True:

@@ -57,16 +57,19 @@ def resumed(events):
 
 @test
 def a_killed_workers_streams_go_on_at_the_other_with_the_same_bits():
-    with Server("--workers=2", "--threads=1", "--streams=8") as s:
+    with Server("--workers=2", "--threads=1", "--streams=8", "--worker.progress_s=300") as s:
         s.wait_worker(0), s.wait_worker(1)
-        # Long enough for all of them to be seen running.
         kinds = [{**b, "ignore_eos": True, "max_tokens": 1500} for b in KINDS]
         wanted = [of_whole(s.chat(**b)) for b in kinds]
         streams = [Stream(s, b, ids) for b, ids in zip(kinds, (3, 40, 17))]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            whole = [pool.submit(s.chat, **b) for b in kinds]
-            wait_for(lambda: s.running_streams() == 6, "all six run")
-            kill(s, streams[0].worker)
+            # The workers stand still until all six are theirs.
+            pids = [s.worker(rank)["pid"] for rank in range(2)]
+            with s.stopped(pids[1 - streams[0].worker]):
+                os.kill(pids[streams[0].worker], signal.SIGSTOP)
+                whole = [pool.submit(s.chat, **b) for b in kinds]
+                wait_for(lambda: s.running_streams() == 6, "all six run")
+                os.kill(pids[streams[0].worker], signal.SIGKILL)
             found = [of_stream(x.rest()) for x in streams]
             check_eq(found, wanted, "streams")
             check_eq([of_whole(w.result()) for w in whole], wanted, "whole replies")

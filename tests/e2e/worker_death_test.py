@@ -162,7 +162,7 @@ def hashes_of(events):
 @test
 def hundreds_of_restarts_leave_no_stale_token_and_no_descriptor():
     """A fake worker's ids follow from the prompt: a token of an earlier incarnation's stream would change a reply."""
-    rate = "--rate=500"
+    rate = "--rate=2000"
     with Server("--route.wait_ready_s=60", command="router", wait_ready=False) as s:
         with FakeWorker(s, rate):
             s.wait_ready()
@@ -173,12 +173,12 @@ def hundreds_of_restarts_leave_no_stale_token_and_no_descriptor():
             wait_for(lambda w=w: (s.worker()["pid"], s.worker()["state"]) == (w.pid, "ready"), "this worker is the ready one")
             # Every second one dies in the middle of a stream, so that frames of it are under way; the next goes on with it.
             if n % 2:
-                reader = begin_stream(s, f"Question {n}", max_tokens=120)
+                reader = begin_stream(s, f"Question {n}", max_tokens=100)
                 w.kill()
                 with FakeWorker(s, rate):
                     resumed = hashes_of(reader.rest())
                     reader.c.close()
-                    asked = s.chat(**{**SHORT, "messages": [{"role": "user", "content": f"Question {n}"}], "max_tokens": 120})
+                    asked = s.chat(**{**SHORT, "messages": [{"role": "user", "content": f"Question {n}"}], "max_tokens": 100})
                 check_eq(resumed, [asked["choices"][0]["token_sha256"]], f"hash of the stream over restart {n}")
             else:
                 check_eq(s.chat(**{**SHORT, "max_tokens": 50})["choices"][0]["token_sha256"], wanted, f"hash at restart {n}")

@@ -31,8 +31,8 @@ enum { PLAIN, EXL3, EXL3_MOE, SHARP, ALL, MODELS = FEW ? SHARP : ALL };
 static const char *const models[ALL] = {[PLAIN] = "",
                                         [EXL3] = TINY_EXL3,
                                         [EXL3_MOE] = TINY_EXL3_MOE,
-                                        [SHARP] = "--real-heads --sharp --hidden 128 --layers 4 "
-                                                  "--vocab 300"};
+                                        [SHARP] = ("--real-heads --sharp --hidden 128 --layers 4 "
+                                                   "--vocab 300")};
 
 static const uint32_t lengths[CROWD] = {1, 130, 17, 64, FEW ? 101 : 301, 3, LONGEST, 16};
 

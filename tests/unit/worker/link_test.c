@@ -302,6 +302,28 @@ TEST(a_worker_that_no_router_wants_ends_with_its_own_code) {
     bed_tear_down();
 }
 
+// A worker whose predecessor has just died may be quicker than the news of that death.
+TEST(a_worker_for_whom_no_rank_is_free_waits_for_one) {
+    set_up((struct bed_setup){0});
+    int first = bed_guest("x", NULL), code;
+    wait_ready();
+    uint32_t pid = bed_info(0).pid;
+    int second = bed_guest("x", NULL), third = bed_guest("x", "--rank=0", NULL);
+    usleep(300000); // both are refused meanwhile
+    kill((pid_t)pid, SIGKILL);
+    bed_wait_end(first, &code);
+    BED_UNTIL(bed_info(0).state == BACKEND_READY && bed_info(0).pid != pid);
+    pid = bed_info(0).pid;
+    kill((pid_t)pid, SIGTERM);
+    BED_UNTIL(bed_info(0).state == BACKEND_READY && bed_info(0).pid != pid);
+    kill((pid_t)bed_info(0).pid, SIGTERM);
+    bed_wait_end(second, &code);
+    CHECK_EQ(code, 0);
+    bed_wait_end(third, &code);
+    CHECK_EQ(code, 0);
+    bed_tear_down();
+}
+
 static void next_router(void) { // in the same folder; the guest goes over to it
     pid_t guest = bed.guests[0];
     bed.guests[0] = 0;
