@@ -22,7 +22,7 @@ static void add_model(struct strbuf *out, const struct server *s, const char *na
     jsontext_string(out, s->model->names[0], strlen(s->model->names[0]));
     strbuf_printf(out,
                   ",\"max_model_len\":%u,\"context_length\":%u,\"capabilities\":{\"vision\":false,"
-                  "\"tools\":false,\"reasoning\":true,\"structured_outputs\":[],"
+                  "\"tools\":true,\"reasoning\":true,\"structured_outputs\":[],"
                   "\"prompt_logprobs\":false}}",
                   context, context);
 }

@@ -260,6 +260,10 @@ void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]) {
     fingerprint_digest(&f, ret);
 }
 
+uint64_t backend_heard_us(const struct backend *b) {
+    return b->heard_us;
+}
+
 void backend_info(const struct backend *b, struct backend_info *ret) {
     uint64_t now = mono_ms();
     const struct frame_hello *h = &b->hello;

@@ -90,6 +90,8 @@ uint32_t backend_rank(const struct backend *b);
 enum backend_state backend_state(const struct backend *b);
 // fingerprint_digest of what it runs.
 void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]);
+// When the last frame of it came, of this incarnation or the one that has just ended (monotonic).
+uint64_t backend_heard_us(const struct backend *b);
 // SUBMITs it would take now: the last STATUS's room less what was sent since.
 uint32_t backend_room(const struct backend *b);
 

@@ -40,6 +40,7 @@ struct backend {
     struct arena hello_arena;
     struct frame_hello hello; // zero before the first
     uint64_t joined_ms;
+    uint64_t heard_us; // its last frame
     bool said_goodbye;
     bool exit_asked; // to stay down: its end is no failure
     bool drain_asked;

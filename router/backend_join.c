@@ -115,6 +115,7 @@ static void on_message(void *arg, const uint8_t *bytes, size_t len) {
     struct frame f;
     struct err e = {0};
     if (!b->peer) return;
+    b->heard_us = mono_us();
     arena_reset(&s->scratch);
     int st = frame_decode(&f, bytes, len, &s->scratch, &e);
     if (st == ST_UNSUPPORTED || (!st && f.generation != b->generation)) {

@@ -42,6 +42,7 @@ struct choice {
     uint32_t max_tokens; // as sent to the worker
     int32_t rank;        // where it was sent last; -1: nowhere yet
     uint32_t filled;     // rows of the fill whose state exists
+    uint64_t placed_us;  // when it was sent to its present worker
     uint32_t to_fill;    // prompt ids and those that were there when it was sent
     struct resume resume;
 

@@ -22,7 +22,7 @@ enum {
 };
 
 struct values {
-    char *ops, *streams;
+    char *ops, *key, *key_file, *streams;
     double timeout, start;
     bool force, wait;
 };
@@ -31,6 +31,10 @@ struct values {
 static const struct setting table[] = {
     {"ops", SETTING_STRING, AT(ops), "127.0.0.1:8001", 0, 0, NULL, NULL,
      "address of the router's ops listener: HOST:PORT or unix:/path"},
+    {"key", SETTING_STRING, AT(key), NULL, 0, 0, NULL, NULL,
+     "admin key, where the router has keys (others can see it in the list of processes)"},
+    {"key-file", SETTING_STRING, AT(key_file), NULL, 0, 0, NULL, NULL,
+     "file whose first line is the admin key"},
     {"timeout", SETTING_REAL, AT(timeout), "100", 0, WAIT_S_MAX, NULL, "s",
      "of a drain: time for streams to finish before they are moved or cancelled"},
     {"start", SETTING_REAL, AT(start), "600", 0, WAIT_S_MAX, NULL, "s",
@@ -44,13 +48,14 @@ static const struct setting table[] = {
 };
 
 // One call. ST_IO when the status is no success: e says what the server said.
-static int ask(const char *ops, const char *method, const char *path, const struct strbuf *body,
-               double wait_s, struct strbuf *ret, struct err *e) {
+static int ask(const struct values *v, const char *method, const char *path,
+               const struct strbuf *body, double wait_s, struct strbuf *ret, struct err *e) {
     struct httpc_address address;
-    int st = httpc_address_parse(&address, ops, e);
+    int st = httpc_address_parse(&address, v->ops, e);
     if (st) return err_prefix(e, "--ops");
     struct httpc_request q = {.method = method,
                               .path = path,
+                              .key = v->key,
                               .body = body ? body->p : NULL,
                               .body_len = body ? body->len : 0,
                               .stall_ms = ANSWER_MS + (uint64_t)(wait_s * 1000)};
@@ -63,7 +68,7 @@ static int ask(const char *ops, const char *method, const char *path, const stru
     json_t *answer = json_loads(strbuf_str(ret), 0, &why);
     const char *said =
         json_string_value(json_object_get(json_object_get(answer, "error"), "message"));
-    err_set(e, ST_IO, "%.100s%.100s: status %d%s%.300s", ops, path, status, said ? ": " : "",
+    err_set(e, ST_IO, "%.100s%.100s: status %d%s%.300s", v->ops, path, status, said ? ": " : "",
             said ? said : "");
     json_decref(answer);
     return e->st;
@@ -163,7 +168,7 @@ static int wait_for_worker(const struct values *v, const char *rank, const char 
     snprintf(path, sizeof path, "/admin/v1/workers/%s?wait_state=%s&timeout_s=%u", rank, state,
              seconds);
     for (;;) {
-        int st = ask(v->ops, "GET", path, NULL, seconds, body, e);
+        int st = ask(v, "GET", path, NULL, seconds, body, e);
         if (st) return st;
         json_error_t why;
         json_t *w = json_loads(strbuf_str(body), 0, &why);
@@ -185,7 +190,7 @@ static int one_worker(const struct values *v, const char *verb, const char *stat
     long long generation = -1;
     write_how(v, &how);
     snprintf(path, sizeof path, "/admin/v1/workers/%.32s/%s", rank, verb);
-    int st = ask(v->ops, "POST", path, &how, 0, body, e);
+    int st = ask(v, "POST", path, &how, 0, body, e);
     strbuf_fini(&how);
     if (!st && !strcmp(verb, "restart")) {
         json_error_t why;
@@ -201,7 +206,7 @@ static int restart_all(const struct values *v, struct strbuf *body, struct err *
     char path[PATH_BYTES];
     struct strbuf how = {0};
     write_how(v, &how);
-    int st = ask(v->ops, "POST", "/admin/v1/restart", &how, 0, body, e);
+    int st = ask(v, "POST", "/admin/v1/restart", &how, 0, body, e);
     strbuf_fini(&how);
     for (bool running = v->wait; !st && running;) {
         json_error_t why;
@@ -212,7 +217,7 @@ static int restart_all(const struct values *v, struct strbuf *body, struct err *
             st =
                 err_set(e, ST_IO, "the restart of all workers failed: %.300s", text_of(o, "error"));
         json_decref(o);
-        if (running) st = ask(v->ops, "GET", path, NULL, 60, body, e);
+        if (running) st = ask(v, "GET", path, NULL, 60, body, e);
     }
     if (!st) printf("%s", strbuf_str(body));
     return st;
@@ -224,9 +229,26 @@ static int set_log_level(const struct values *v, const char *level, struct strbu
     strbuf_add_str(&q, "{\"level\":");
     jsontext_string(&q, level, strlen(level));
     strbuf_add_char(&q, '}');
-    int st = ask(v->ops, "PUT", "/admin/v1/log_level", &q, 0, body, e);
+    int st = ask(v, "PUT", "/admin/v1/log_level", &q, 0, body, e);
     strbuf_fini(&q);
     return st;
+}
+
+// The first line of --key-file takes the place of --key.
+static int read_key(struct values *v, struct err *e) {
+    char line[512];
+    if (!*v->key_file) return ST_OK;
+    FILE *f = fopen(v->key_file, "re");
+    if (!f) return err_errno(e, "--key-file '%s'", v->key_file);
+    bool any = fgets(line, sizeof line, f) != NULL;
+    fclose(f);
+    line[any ? strcspn(line, "\r\n") : 0] = '\0';
+    if (!*line)
+        return err_set(e, ST_INVAL, "--key-file '%s': wanted a key in its first line, found none",
+                       v->key_file);
+    free(v->key);
+    v->key = strdup(line);
+    return ST_OK;
 }
 
 static int print_answer(int st, const struct strbuf *body) {
@@ -240,22 +262,22 @@ static int run(const struct values *v, const char *const *args, int n, struct st
     const char *what = n ? args[0] : "";
     char path[PATH_BYTES];
     if (n == 1 && !strcmp(what, "workers")) {
-        int st = ask(v->ops, "GET", "/admin/v1/workers", NULL, 0, body, e);
+        int st = ask(v, "GET", "/admin/v1/workers", NULL, 0, body, e);
         return st ? st : print_workers(strbuf_str(body), e);
     }
     if (n == 1 && !strcmp(what, "requests")) {
-        int st = ask(v->ops, "GET", "/admin/v1/requests", NULL, 0, body, e);
+        int st = ask(v, "GET", "/admin/v1/requests", NULL, 0, body, e);
         return st ? st : print_requests(strbuf_str(body), e);
     }
     if (n == 1 && !strcmp(what, "config"))
-        return print_answer(ask(v->ops, "GET", "/admin/v1/config", NULL, 0, body, e), body);
+        return print_answer(ask(v, "GET", "/admin/v1/config", NULL, 0, body, e), body);
     if (n == 1 && (!strcmp(what, "drain") || !strcmp(what, "undrain"))) {
         snprintf(path, sizeof path, "/admin/v1/%s", what);
-        return print_answer(ask(v->ops, "POST", path, NULL, 0, body, e), body);
+        return print_answer(ask(v, "POST", path, NULL, 0, body, e), body);
     }
     if (n == 2 && !strcmp(what, "cancel")) {
         snprintf(path, sizeof path, "/admin/v1/requests/%.160s", args[1]);
-        return print_answer(ask(v->ops, "DELETE", path, NULL, 0, body, e), body);
+        return print_answer(ask(v, "DELETE", path, NULL, 0, body, e), body);
     }
     if (n == 2 && !strcmp(what, "log-level"))
         return print_answer(set_log_level(v, args[1], body, e), body);
@@ -306,7 +328,8 @@ int cmd_ctl(int argc, char **argv) {
         fprintf(stderr, "railyard ctl: %s\n", e.msg);
         goto out;
     }
-    st = run(&v, args, n, &body, &e);
+    st = read_key(&v, &e);
+    if (!st) st = run(&v, args, n, &body, &e);
     if (st == ST_NOT_FOUND)
         usage(&s, stderr);
     else if (st)

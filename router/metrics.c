@@ -67,8 +67,8 @@ const struct histogram_form http_seconds_form = {"railyard_http_request_seconds"
                                                  S, REQUEST_TIMES};
 
 const char *const metric_endpoints[METRIC_ENDPOINTS] = {
-    "chat_completions", "completions", "render", "models", "tokenize",
-    "detokenize",       "health",      "livez",  "readyz", "metrics",
+    "chat_completions", "completions", "render",  "models", "tokenize",
+    "detokenize",       "health",      "livez",   "readyz", "metrics",
     "version",          "admin",       "openapi", "none"};
 const int metric_statuses[METRIC_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 414,
                                               415, 429, 431, 499, 500, 503, 504, 529, 0};

@@ -172,11 +172,13 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     int32_t old_rank = q->rank;
     q->rank = (int32_t)info.rank;
     q->filled = 0;
+    q->placed_us = mono_us();
     q->to_fill = (uint32_t)(choice_prompt(q)->len + q->ids.len);
     take_slot(r, q);
     *unfilled_of(r, q) += q->to_fill;
     struct frame_submit f = submit_of(r, q);
-    uint64_t now_us = mono_us(); // before: on a busy machine a worker is done before the call returns
+    uint64_t now_us =
+        mono_us(); // before: on a busy machine a worker is done before the call returns
     int st = backend_submit(b, &f, e);
     arena_reset(&r->arena);
     if (st) {
@@ -365,7 +367,9 @@ void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool 
     uint32_t lost = 0, slot = r->slot_count;
     for (struct choice *q; (q = last_at(r, b, &slot)); lost++) {
         give_slot(r, q);
-        choice_lost(q, planned ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
+        // One that a worker got when it was dead already, without a word since, has nothing to do with that death.
+        bool met = backend_heard_us(b) > q->placed_us;
+        choice_lost(q, planned || !met ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
     }
     if (lost)
         log_warn("streams_lost", "rank=%u streams=%u planned=%d reason=\"%s\"", backend_rank(b),

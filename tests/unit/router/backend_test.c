@@ -161,20 +161,24 @@ TEST(a_worker_that_speaks_no_version_of_ours_is_refused) {
     bed_tear_down();
 }
 
-TEST(of_two_workers_that_want_one_rank_the_second_is_refused) {
+TEST(of_two_workers_that_want_one_rank_the_second_waits_for_it) {
     int code = 0;
     bed_set_up(&(struct bed_setup){.ranks = 2});
     bed_guest("--rank=1", NULL);
     BED_UNTIL(backend_state(bed_rank(1)) == BACKEND_READY);
-    bed_wait_end(bed_guest("--rank=1", NULL), &code);
-    CHECK_EQ(code, 4);
-    bed_wait_end(bed_guest("--rank=2", NULL), &code); // no such rank
+    bed_wait_end(bed_guest("--rank=2", NULL), &code); // no such rank, ever
     CHECK_EQ(code, 4);
     bed_guest(NULL); // the lowest free one
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
-    bed_wait_end(bed_guest(NULL), &code); // none is free
-    CHECK_EQ(code, 4);
-    CHECK_EQ(bed.lost[0] + bed.lost[1], 0);
+    bed_guest("--rank=1", NULL); // taken
+    bed_guest(NULL);             // none is free
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t pid = bed_info(r).pid, generation = bed_info(r).generation;
+        CHECK_EQ(generation, 1);
+        kill((pid_t)pid, SIGKILL);
+        BED_UNTIL(bed_info(r).generation == 2 && bed_info(r).state == BACKEND_READY);
+        CHECK(bed_info(r).pid != pid);
+    }
     bed_tear_down();
 }
 

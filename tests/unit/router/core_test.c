@@ -24,6 +24,7 @@ enum { CONTEXT = 4096 };
 struct backend {
     uint32_t rank;
     bool full;
+    bool dead;                // it said nothing since the last SUBMIT
     struct frame_submit last; // ids point into the request: read at once or not at all
     unsigned submits, cancels, drops;
     struct frame_stream cancelled;
@@ -36,6 +37,9 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
     *ret = (struct backend_info){.rank = b->rank, .state = BACKEND_READY};
     ret->fingerprint = (struct frame_fingerprint){"build", "checkpoint", "cpu", "f32", "rope"};
     ret->status.context_max = CONTEXT;
+}
+uint64_t backend_heard_us(const struct backend *b) {
+    return b->dead ? 0 : UINT64_MAX;
 }
 void backend_kind(const struct backend *b, char ret[FINGERPRINT_DIGEST_BYTES]) {
     struct backend_info i;
@@ -608,6 +612,27 @@ TEST(a_request_that_was_live_at_two_deaths_is_given_up) {
 }
 
 // Requests that lost their worker stand in front of the others and in their own order; they wait route.resume_s.
+// Two workers that die in one moment: a request of the first is handed to the second, which is dead already.
+TEST(a_worker_that_was_dead_when_it_got_the_request_is_no_second_death) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    ask(&w, &f, "");
+    place(&w);
+    lose(&w, false);
+    place(&w);
+    w.b.dead = true;
+    lose(&w, false);
+    CHECK_EQ(f.sends, 0);
+    w.b.dead = false;
+    place(&w);
+    lose(&w, false); // this one counts
+    drain(&f);
+    CHECK_HAS(f.body.p, "not tried again");
+    fake_fini(&f);
+    world_fini(&w);
+}
+
 TEST(waiting_for_a_successor_keeps_the_order_and_has_a_deadline) {
     struct world w;
     world_init(&w);
