@@ -101,7 +101,7 @@ fi
 step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
 # The kernels are compiled for two architectures, once: the other builds have the host side alone.
 # shellcheck disable=SC2317  # called through step
-find_nvcc() { packages_nvcc "$top/nvcc" >"$top/nvcc.path"; }
+find_nvcc() { packages_nvcc "$PWD/$top/nvcc" >"$top/nvcc.path"; }
 gpu='-Dgpu=auto'
 if [ -n "$install" ]; then
     step nvcc "$top/nvcc.log" find_nvcc || finish
