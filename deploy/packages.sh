@@ -10,7 +10,7 @@ packages_talk='ca-certificates curl python3'
 # The libraries of packages_build as the built programs load them.
 packages_run='ca-certificates libh2o0.13 libuv1 libssl3 libnng1 libmsgpackc2 libjansson4 libpcre2-8-0 libutf8proc2'
 
-packages_test='clang-14 clang-format-14 libclang-rt-14-dev procps openssl nghttp2-client systemd
+packages_test='g++ clang-14 clang-format-14 libclang-rt-14-dev procps openssl nghttp2-client systemd
 python3-h2 python3-jinja2 python3-msgpack python3-numpy python3-venv python3-yaml'
 # Where no kubectl is there, whatever package it came from.
 packages_test_kubectl=kubernetes-client
