@@ -11,7 +11,7 @@ from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, chec
 CHAT = "/v1/chat/completions"
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8, "ignore_eos": True}
 ENDLESS = {**SHORT, "max_tokens": 3000}
-LONG = {**SHORT, "max_tokens": 2000}  # lasts until it has been seen to run
+LONG = {**SHORT, "max_tokens": 300 if SMALL else 2000}  # lasts until it has been seen to run
 RESTARTS = 40 if SMALL else 500
 
 
@@ -104,7 +104,7 @@ def case_37_kill_9_of_the_router_ends_its_workers():
 
 @test
 def case_38_sigterm_of_a_worker_lets_its_streams_finish():
-    with Server(command="router", wait_ready=False) as s, Worker(s) as w:
+    with Server("--drain.timeout_s=3600", command="router", wait_ready=False) as s, Worker(s) as w:
         s.wait_ready()
         wanted = s.chat(**LONG)["choices"][0]["token_sha256"]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
