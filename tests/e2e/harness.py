@@ -9,6 +9,7 @@ Nothing here asserts a time. Waiting is always for an event, with a limit (LIMIT
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -79,6 +80,7 @@ def on_alarm(_signum, _frame):
     raise HungError("the test reached its limit; it waits for something that does not come")
 
 
+FENCES = itertools.count()
 CLEANUPS = []  # called at the end of the program, last first
 
 
@@ -343,9 +345,18 @@ class Server(Process):
         return sum(v for k, v in self.metrics().get(name, {}).items() if labels.items() <= dict(k).items())
 
     def access_lines(self):
-        """One line for each request that is over, in the order in which they ended."""
-        with open(f"{self.run_dir}/access", encoding="utf-8") as f:
-            return [strict_json(line) for line in f.read().splitlines()]
+        """One line for each request whose reply was read before the call, in the order in which they ended: a line is written
+        a moment after the reply, so one more request is made, and its own line, not given here, tells that theirs are there."""
+        last = f"fence-{next(FENCES)}"
+        with self.connect() as c:
+            c.request("GET", "/livez", headers=[("X-Request-Id", last)])
+
+        def lines():
+            with open(f"{self.run_dir}/access", encoding="utf-8") as f:
+                found = [strict_json(line) for line in f.read().split("\n")[:-1]]
+            return found if any(x.get("client_request_id") == last for x in found) else None
+
+        return [x for x in wait_for(lines, "the access log's line of a request") if not (x.get("client_request_id") or "").startswith("fence-")]
 
     @contextlib.contextmanager
     def stopped(self, pid):
