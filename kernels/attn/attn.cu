@@ -21,7 +21,7 @@ enum { QUERIES = ATTN_QUERIES, WARPS = 4, THREADS = WARPS * WARP };
 static __device__ const float none = -INFINITY;
 
 struct shared {
-    float score[QUERIES][ATTN_TILE]; // then p
+    float score[QUERIES][ATTN_TILE];        // then p
     float max[2][QUERIES], sum[2][QUERIES]; // of the chunk, of all chunks
     float old[QUERIES], fresh[QUERIES];     // factors of a merge
     float rows[1]; // queries [QUERIES, dim], the chunk's values [QUERIES, dim], those of all chunks
@@ -130,7 +130,8 @@ DEVICE_FN void tile_values(struct shared *s, const struct view *v, uint64_t tile
             if (key - 2 * c >= n) break;
             uint32_t a[4], bits[8];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) { // register i / 2: dimension d + 8 (i / 2 % 2), key ..
+            for (uint32_t i = 0; i < 8;
+                 i++) { // register i / 2: dimension d + 8 (i / 2 % 2), key ..
                 uint32_t j = key + i % 2 + i / 4 * 8, e = d + i / 2 % 2 * 8;
                 bits[i] = j < n ? load_bits<D>(v->v, tile + (uint64_t)j * v->dim + e) : 0;
             }
@@ -154,7 +155,8 @@ DEVICE_FN void tile_values_f32(struct shared *s, const struct view *v, uint64_t 
         uint32_t query = i / v->dim, d = i % v->dim;
         const float *x = (const float *)v->v + tile + d;
         float sum = 0;
-        for (uint32_t j = 0; j < n; j++) sum = fmaf(s->score[query][j], x[(uint64_t)j * v->dim], sum);
+        for (uint32_t j = 0; j < n; j++)
+            sum = fmaf(s->score[query][j], x[(uint64_t)j * v->dim], sum);
         values[i] = fmaf(sum, s->fresh[query], values[i] * s->old[query]);
     }
 }

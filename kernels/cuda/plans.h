@@ -1,26 +1,10 @@
 /* plans: every operation's launch plan (launch.h says what one is). Pure, any thread. */
 #pragma once
+#include "kernels/ops.h" // names of the arguments
 
 struct cuda_arch;
 struct cuda_work;
 struct launch_list;
-struct attn_args;
-struct conv_args;
-struct conv_store_args;
-struct delta_gates_args;
-struct delta_norm_args;
-struct delta_scan_args;
-struct draw_args;
-struct embed_args;
-struct expert_sum_args;
-struct experts_args;
-struct gated_norm_args;
-struct kv_append_args;
-struct linear_args;
-struct rmsnorm_args;
-struct rope_args;
-struct router_args;
-struct swiglu_args;
 
 #define PLANS_DECLARE(op)                                                                          \
     void op##_plan(const struct op##_args *a, const struct cuda_arch *arch,                        \

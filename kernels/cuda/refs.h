@@ -6,25 +6,8 @@
 #include <stdint.h>
 
 #include "kernels/cuda/arith.h"
+#include "kernels/ops.h" // names of the arguments
 #include "kernels/types.h"
-
-struct attn_args;
-struct conv_args;
-struct conv_store_args;
-struct delta_gates_args;
-struct delta_norm_args;
-struct delta_scan_args;
-struct draw_args;
-struct embed_args;
-struct expert_sum_args;
-struct experts_args;
-struct gated_norm_args;
-struct kv_append_args;
-struct linear_args;
-struct rmsnorm_args;
-struct rope_args;
-struct router_args;
-struct swiglu_args;
 
 static inline void *refs_ptr(devptr p) {
     return (void *)(uintptr_t)p;

@@ -9,8 +9,8 @@ extern "C" __global__ void delta_norm(const struct delta_norm_args a) {
     uint32_t head = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP;
     uint32_t lane = threadIdx.x % WARP;
     if (head >= 2 * a.key_heads) return;
-    float *x = device_ptr<float>(a.qkv) + (uint64_t)blockIdx.x * a.channels +
-               (uint64_t)head * a.key_dim;
+    float *x =
+        device_ptr<float>(a.qkv) + (uint64_t)blockIdx.x * a.channels + (uint64_t)head * a.key_dim;
     float sum = 0;
     for (uint32_t d = lane; d < a.key_dim; d += WARP) sum = fmaf(x[d], x[d], sum);
     float factor = 1.0f / sqrtf(device_warp_sum(sum) + 1e-6f);

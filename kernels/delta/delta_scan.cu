@@ -15,7 +15,6 @@ enum {
     STATE_MAX = DELTA_KEY_DIM_MAX * DELTA_COLUMNS + DELTA_KEY_DIM_MAX / DELTA_QUAD * PAD,
 };
 
-
 DEVICE_FN uint32_t at(uint32_t k, uint32_t col) {
     return k * DELTA_COLUMNS + k / DELTA_QUAD * PAD + col;
 }

@@ -35,16 +35,18 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     uint32_t block = blockIdx.x, nth, first = blockIdx.y * TILES * 8;
     const struct linear_part &part = find_part(p.a, &block, &nth);
     uint32_t left = p.a.rows - first, count = left < TILES * 8 ? left : TILES * 8;
-    exl3_block<TILES>(part,
-                      device_ptr<const uint16_t>(p.rotated) +
-                          ((uint64_t)nth * p.a.rows + first) * part.w.cols,
-                      device_ptr<float>(part.y) + (uint64_t)first * part.w.rows, count, block, total);
+    exl3_block<TILES>(
+        part,
+        device_ptr<const uint16_t>(p.rotated) + ((uint64_t)nth * p.a.rows + first) * part.w.cols,
+        device_ptr<float>(part.y) + (uint64_t)first * part.w.rows, count, block, total);
 }
 
-extern "C" __global__ void __launch_bounds__(EXL3_THREADS_MAX, 1) exl3_8(const struct exl3_params p) {
+extern "C" __global__ void __launch_bounds__(EXL3_THREADS_MAX, 1)
+    exl3_8(const struct exl3_params p) {
     run<1>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(EXL3_THREADS_MAX, 1) exl3_32(const struct exl3_params p) {
+extern "C" __global__ void __launch_bounds__(EXL3_THREADS_MAX, 1)
+    exl3_32(const struct exl3_params p) {
     run<4>(p);
 }

@@ -14,7 +14,8 @@ enum {
 };
 
 // 128 channels of a row, by a warp: times suh, rotated, rounded.
-DEVICE_FN void exl3_rotate_in(const float *x, const struct weight &w, uint32_t block, uint16_t *ret) {
+DEVICE_FN void exl3_rotate_in(const float *x, const struct weight &w, uint32_t block,
+                              uint16_t *ret) {
     uint32_t first = block * EXL3_BLOCK + threadIdx.x % WARP * EXL3_LANE_CHANNELS;
     const uint16_t *suh = device_ptr<const uint16_t>(w.exl3.suh) + first;
     float v[EXL3_LANE_CHANNELS];
@@ -28,7 +29,7 @@ DEVICE_FN void exl3_rotate_in(const float *x, const struct weight &w, uint32_t b
 // One warp: a tile of outputs, a segment of K, all rows.
 template <int TILES>
 DEVICE_FN void exl3_segment(const struct weight &w, const uint16_t *x, uint32_t count,
-                           uint32_t output_tile, uint32_t segment, float sum[TILES][4]) {
+                            uint32_t output_tile, uint32_t segment, float sum[TILES][4]) {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, cols = w.cols;
     uint32_t tile_words = 4 * w.exl3.half_bits;
     uint64_t row_words = (uint64_t)w.rows / LINEAR_TILE * tile_words; // of sixteen inputs
@@ -46,8 +47,8 @@ DEVICE_FN void exl3_segment(const struct weight &w, const uint16_t *x, uint32_t 
             for (int i = 0; i < TILES; i++) {
                 uint32_t row = i * 8 + g, b[2] = {0, 0};
                 if (row < count) {
-                    const uint32_t *at = reinterpret_cast<const uint32_t *>(
-                        x + (uint64_t)row * cols + mine + 2 * s);
+                    const uint32_t *at =
+                        reinterpret_cast<const uint32_t *>(x + (uint64_t)row * cols + mine + 2 * s);
                     b[0] = at[0];
                     b[1] = at[4];
                 }
@@ -58,7 +59,8 @@ DEVICE_FN void exl3_segment(const struct weight &w, const uint16_t *x, uint32_t 
 }
 
 // Lane: four outputs of a row.
-DEVICE_FN void exl3_finish_row(const struct linear_part &p, const float *total, uint32_t first, float *y) {
+DEVICE_FN void exl3_finish_row(const struct linear_part &p, const float *total, uint32_t first,
+                               float *y) {
     uint32_t lane = threadIdx.x % WARP, n = first + lane * EXL3_LANE_CHANNELS;
     float v[EXL3_LANE_CHANNELS];
 #pragma unroll

@@ -41,8 +41,8 @@ DEVICE_FN uint32_t linear_load_inputs(const float *x, uint32_t k, uint32_t cols,
 
 // One warp: a tile of outputs, a segment of K, all rows. The sums lie in part[row][output].
 template <enum dtype D, int TILES>
-DEVICE_FN void linear_segment(const struct weight &w, const struct linear_rows &r, uint32_t first_output,
-                           uint32_t segment, float (*part)[LINEAR_TILE]) {
+DEVICE_FN void linear_segment(const struct weight &w, const struct linear_rows &r,
+                              uint32_t first_output, uint32_t segment, float (*part)[LINEAR_TILE]) {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, cols = w.cols;
     bool aligned = cols % 2 == 0 && w.data % 4 == 0;
     const uint16_t *low = device_ptr<const uint16_t>(w.data) + (uint64_t)(first_output + g) * cols;
@@ -81,14 +81,14 @@ DEVICE_FN void linear_segment(const struct weight &w, const struct linear_rows &
 }
 
 DEVICE_FN void linear_store(const struct linear_part &p, const struct linear_rows &r, uint32_t row,
-                     uint32_t output, float v) {
+                            uint32_t output, float v) {
     float *y = r.y + (uint64_t)(r.first + row) * p.w.rows + output;
     *y = p.add ? v + *y : v;
 }
 
 template <enum dtype D, int TILES>
 DEVICE_FN void linear_half(const struct linear_part &p, const struct linear_rows &r, uint32_t block,
-                        float (*part)[TILES * 8][LINEAR_TILE]) {
+                           float (*part)[TILES * 8][LINEAR_TILE]) {
     uint32_t segments = linear_segments(p.w.cols), tiles = LINEAR_WARPS / segments;
     uint32_t warp = threadIdx.x / WARP, first = block * tiles * LINEAR_TILE;
     linear_segment<D, TILES>(p.w, r, first + warp % tiles * LINEAR_TILE, warp / tiles, part[warp]);
@@ -103,7 +103,8 @@ DEVICE_FN void linear_half(const struct linear_part &p, const struct linear_rows
     }
 }
 
-DEVICE_FN void linear_f32(const struct linear_part &p, const struct linear_rows &r, uint32_t block) {
+DEVICE_FN void linear_f32(const struct linear_part &p, const struct linear_rows &r,
+                          uint32_t block) {
     uint32_t n = block * LINEAR_WARPS + threadIdx.x / WARP, cols = p.w.cols;
     if (n >= p.w.rows) return;
     const float *w = device_ptr<const float>(p.w.data) + (uint64_t)n * cols;
@@ -117,8 +118,8 @@ DEVICE_FN void linear_f32(const struct linear_part &p, const struct linear_rows 
 }
 
 template <int TILES>
-DEVICE_FN void linear_block(const struct linear_part &p, const struct linear_rows &r, uint32_t block,
-                            float (*part)[TILES * 8][LINEAR_TILE]) {
+DEVICE_FN void linear_block(const struct linear_part &p, const struct linear_rows &r,
+                            uint32_t block, float (*part)[TILES * 8][LINEAR_TILE]) {
     switch (p.w.dtype) {
     case DTYPE_F32: linear_f32(p, r, block); break;
     case DTYPE_BF16: linear_half<DTYPE_BF16, TILES>(p, r, block, part); break;

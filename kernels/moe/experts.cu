@@ -69,8 +69,8 @@ extern "C" __global__ void __launch_bounds__(WARP)
 
 // All rows of an expert times one of its weights, the outputs shared among the blocks of x.
 template <int TILES>
-DEVICE_FN void multiply(const struct linear_part &part, struct linear_rows r, const uint16_t *rotated,
-                        uint32_t end) {
+DEVICE_FN void multiply(const struct linear_part &part, struct linear_rows r,
+                        const uint16_t *rotated, uint32_t end) {
     __shared__ union {
         float plain[LINEAR_WARPS][TILES * 8][LINEAR_TILE];
         float exl3[TILES * 8][EXL3_BLOCK];
@@ -101,7 +101,9 @@ template <int TILES, bool DOWN> DEVICE_FN void run(const struct experts_params &
     const uint16_t *rotated = device_ptr<const uint16_t>(p.rotated);
     rotated += DOWN ? 2 * picks * p.a.dim : blockIdx.z * picks * p.a.dim;
     struct linear_rows r = {.x = device_ptr<const float>(DOWN ? p.gate : p.a.x),
-                            .y = device_ptr<float>(DOWN ? p.out : blockIdx.z ? p.up : p.gate),
+                            .y = device_ptr<float>(DOWN         ? p.out
+                                                   : blockIdx.z ? p.up
+                                                                : p.gate),
                             .map = DOWN ? nullptr : device_ptr<const uint32_t>(p.picks),
                             .per = p.a.per_token,
                             .first = first[number]};
@@ -119,7 +121,8 @@ EXPERTS_KERNEL(experts_down_8, 1, true)
 EXPERTS_KERNEL(experts_down_32, 4, true)
 
 // Grid: columns / ADD_THREADS, rows.
-extern "C" __global__ void __launch_bounds__(ADD_THREADS) experts_add(const struct experts_params p) {
+extern "C" __global__ void __launch_bounds__(ADD_THREADS)
+    experts_add(const struct experts_params p) {
     uint32_t d = blockIdx.x * ADD_THREADS + threadIdx.x, k = p.a.per_token;
     uint64_t t = blockIdx.y;
     const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + t * k;
@@ -130,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(ADD_THREADS) experts_add(const stru
     for (uint32_t n = 0, last = 0; n < k; n++) { // the next expert above the last one
         uint32_t best = k;
         for (uint32_t i = 0; i < k; i++)
-            if ((n == 0 || experts[i] > last) && (best == k || experts[i] < experts[best])) best = i;
+            if ((n == 0 || experts[i] > last) && (best == k || experts[i] < experts[best]))
+                best = i;
         last = experts[best];
         y = y + weights[best] * device_ptr<const float>(p.out)[(uint64_t)place[best] * p.a.dim + d];
     }

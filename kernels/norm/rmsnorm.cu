@@ -8,8 +8,7 @@
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/norm/rmsnorm_order.h"
 
-extern "C" __global__ void __launch_bounds__(RMSNORM_THREADS)
-    rmsnorm(const struct rmsnorm_args a) {
+extern "C" __global__ void __launch_bounds__(RMSNORM_THREADS) rmsnorm(const struct rmsnorm_args a) {
     __shared__ float part[RMSNORM_THREADS / WARP];
     uint32_t t = blockIdx.x;
     const uint32_t *pick = device_ptr<const uint32_t>(a.pick);
