@@ -22,6 +22,9 @@
 static const struct setting table[] = {
     {"api.listen", SETTING_STRING, IN(api_listen), "127.0.0.1:8000", 0, 0, NULL, NULL,
      "address of the API: HOST:PORT (port 0: any free one) or unix:/path"},
+    {"api.worker_ports", SETTING_INT, IN(worker_ports), "0", 0, 65528, NULL, NULL,
+     "first of eight ports, on the host of api.listen: what comes by the k-th runs on worker k; 0: "
+     "none"},
     {"ops.listen", SETTING_STRING, IN(ops_listen), "127.0.0.1:8001", 0, 0, NULL, NULL,
      "address of health, metrics and administration; empty: none"},
     {"api.tls_cert", SETTING_STRING, IN(tls_cert), NULL, 0, 0, NULL, NULL,
@@ -30,6 +33,9 @@ static const struct setting table[] = {
     {"api.cors_origins", SETTING_STRING, IN(cors_origins), NULL, 0, 0, NULL, NULL,
      "web origins that may read replies: none, * or a list split by commas (default * with keys, "
      "else none)"},
+    {"api.trusted_proxies", SETTING_STRING, IN(trusted_proxies), NULL, 0, 0, NULL, NULL,
+     "whose X-Forwarded-For, Forwarded and x-gateway-inference-... are believed: addresses and "
+     "networks split by commas, unix for a unix socket's peers"},
     {"auth.keys_file", SETTING_STRING, IN(keys_file), NULL, 0, 0, NULL, NULL,
      "file of API keys, name:class:sha256hex[:options] a line; read again on SIGHUP"},
     {"auth.keys", SETTING_STRING, IN(keys), NULL, 0, 0, NULL, NULL,

@@ -12,7 +12,8 @@ struct strbuf;
 
 struct config {
     char *api_listen, *ops_listen;
-    char *tls_cert, *tls_key, *cors_origins;
+    int64_t worker_ports; // 0: off
+    char *tls_cert, *tls_key, *cors_origins, *trusted_proxies;
     char *keys_file, *keys;
     bool metrics_auth;
     int64_t head_bytes_max, head_fields_max, uri_bytes_max;

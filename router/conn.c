@@ -10,6 +10,7 @@
 #include "router/listen_int.h"
 #include "router/metrics.h"
 #include "router/nonce.h"
+#include "router/proxies.h"
 
 #include <arpa/inet.h>
 #include <h2o/http1.h>
@@ -47,13 +48,18 @@ static void on_conn_closed(void *data) {
 }
 
 static void name_remote(struct conn *c, const uv_stream_t *stream) {
+    const struct proxies *proxies = c->listener->config.proxies;
     struct sockaddr_storage sa;
     int len = sizeof sa;
     char ip[INET6_ADDRSTRLEN];
     strcpy(c->remote, "unix");
-    if (stream->type != UV_TCP) return;
+    if (stream->type != UV_TCP) {
+        c->is_proxy = proxies && proxies_trust(proxies, NULL);
+        return;
+    }
     strcpy(c->remote, "unknown");
     if (uv_tcp_getpeername((const uv_tcp_t *)stream, (struct sockaddr *)&sa, &len)) return;
+    c->is_proxy = proxies && proxies_trust(proxies, (struct sockaddr *)&sa);
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)&sa;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&sa;
     if (sa.ss_family == AF_INET) {
@@ -229,6 +235,10 @@ struct conn *conn_of(struct http_call *c) {
 
 const char *conn_remote(const struct conn *conn) {
     return conn->remote;
+}
+
+bool conn_is_proxy(const struct conn *conn) {
+    return conn->is_proxy;
 }
 
 static void note_version(struct conn *conn, const h2o_req_t *req) {

@@ -41,6 +41,7 @@ struct http_call {
     h2o_req_t *req;
     struct listener *listener;
     struct conn *conn;
+    const char *remote; // who asks, for the log: the peer, or the client behind a trusted proxy
     const struct http_endpoint *endpoint; // NULL: none
     void *app;                            // the listener's owner
     h2o_iovec_t target; // path and query; of an absolute-form target what is behind the authority

@@ -28,7 +28,7 @@ struct conn {
     bool shaking;  // hands, over TLS
     uint32_t busy; // requests in handlers
     uint64_t idle_since_ms;
-    bool is_http2;
+    bool is_http2, is_proxy;
     bool was_cut;
     uint32_t lost_writes; // sweeps that found a write which will never end
     uint32_t resets;      // of HTTP/2 streams, since resets_since_ms
@@ -67,7 +67,8 @@ struct listener {
     bool draining, stopped;
     struct send_set sends;
     char url[LISTEN_URL_BYTES];
-    char *unix_path;  // NULL: TCP
+    bool is_unix;
+    char *unix_path;  // of a socket file that we made; else NULL
     unsigned closing; // handles not closed yet
     void (*closed)(void *arg);
     void *closed_arg;
