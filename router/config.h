@@ -26,6 +26,7 @@ struct config {
     int64_t queue_tokens_max;
     double queue_wait_s;
     char *overload_status;
+    bool use_client_timeout;
     double wait_ready_s, resume_s;
 
     double request_s;
@@ -44,6 +45,7 @@ struct config {
 
     char *sampling_defaults;
     bool reply_extras, reply_headers;
+    double whitespace_s; // 0: off
     char *reasoning_fields;
 
     char *run_dir;
@@ -55,7 +57,7 @@ struct config {
     int64_t workers; // 0: visible GPUs, at least 1
 
     // What a worker runs with; handed on when given.
-    char *backend;
+    char *backend, *embedding;
     int64_t context, streams, threads, chunk;
     double memory_fraction;
     char *kv;

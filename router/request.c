@@ -305,6 +305,40 @@ static void read_head(struct request *r) {
     note_affinity(r);
 }
 
+// What the client says it waits for its reply or its first token. 0: nothing. In ms.
+static double patience_ms(const struct request *r) {
+    static const struct {
+        const char *name;
+        double ms;
+    } hints[] = {
+        {"x-stainless-read-timeout", 1000}, {"x-stainless-timeout", 1000}, {"x-slo-ttft-ms", 1}};
+    double least = 0;
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        h2o_iovec_t v = http_header(r->call->req, hints[i].name);
+        char text[24], *end;
+        if (v.len == 0 || v.len >= sizeof text) continue;
+        snprintf(text, sizeof text, "%.*s", (int)v.len, v.base);
+        double ms = strtod(text, &end) * hints[i].ms;
+        if (end == text || *end || !(ms > 0)) continue;
+        if (least <= 0 || ms < least) least = ms;
+    }
+    return least;
+}
+
+// It would be gone before its turn. True: r has ended.
+static bool refuse_impatient(struct request *r) {
+    const struct queue *q = &r->server->queue;
+    double wait_ms = queue_wait_s(q) * 1000, patience = patience_ms(r);
+    if (!r->server->config->use_client_timeout || patience <= 0 || wait_ms <= patience)
+        return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_QUEUE_FULL, NULL,
+               "the wait would be %.0f ms, longer than the client's %.0f ms", wait_ms, patience);
+    e.retry_after_ms = queue_retry_ms(q, nonce_u64());
+    request_fail(r, &e);
+    return true;
+}
+
 bool request_may_run_at(const struct request *r, const struct choice *c, uint32_t rank) {
     // What has begun goes on wherever it can.
     bool begun = resume_waits(&c->resume) || c->resume.times;
@@ -331,7 +365,7 @@ static void admit(struct request *r) {
         request_fail(r, &e);
         return;
     }
-    if (refuse_by_key(r) || refuse_without_worker(r)) return;
+    if (refuse_by_key(r) || refuse_without_worker(r) || refuse_impatient(r)) return;
     make_choices(r);
     if (r->params.echo_only) { // nothing is generated
         count_accepted(r);
@@ -509,6 +543,20 @@ static void tick_stream(struct request *r, uint64_t now_ms) {
     send_touch(r->send);
 }
 
+// A space now and then, so that a proxy in front sees that there is life.
+static void tick_whole(struct request *r, uint64_t now_ms) {
+    const struct config *c = r->server->config;
+    if (!send_begun(r->send)) {
+        uint64_t age = now_ms - r->received_us / 1000;
+        if ((double)age >= c->first_byte_s * 1000) r->kind->format->begin(r);
+        return;
+    }
+    bool silent = (double)(now_ms - send_last_ms(r->send)) >= c->whitespace_s * 1000;
+    if (!silent || send_waiting_bytes(r->send)) return;
+    strbuf_add_char(send_buffer(r->send), ' ');
+    send_touch(r->send);
+}
+
 void request_tick(struct request *r, uint64_t now_ms) {
     if (!r->accepted) return;
     if (now_ms >= r->deadline_ms) {
@@ -517,7 +565,10 @@ void request_tick(struct request *r, uint64_t now_ms) {
     }
     for (uint32_t i = 0; i < r->choice_count; i++)
         if (fail_waiting(&r->choices[i], now_ms)) return;
-    if (r->params.stream) tick_stream(r, now_ms);
+    if (r->params.stream)
+        tick_stream(r, now_ms);
+    else if (r->server->config->whitespace_s > 0)
+        tick_whole(r, now_ms);
 }
 
 /* ---- figures ---- */

@@ -28,7 +28,7 @@ enum {
 };
 
 struct request_format {
-    // The status line has to leave now, whether or not there is text. Streams only.
+    // The status line has to leave now, whether or not there is text; of a whole reply with a space.
     void (*begin)(struct request *r);
     // New text, or new ids without text. Whole replies keep it, streams write events.
     void (*delta)(struct choice *c, const struct reply_delta *d);

@@ -1032,3 +1032,71 @@ TEST(only_a_trusted_proxy_names_group_and_priority) {
     }
     world_fini(&w);
 }
+
+// Proxies with short idle limits cut a reply that is silent for long; a space in front of JSON is nothing.
+TEST(a_whole_reply_that_takes_long_may_begin_with_spaces) {
+    static const char text[] =
+        "\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":false}";
+    for (int ends_well = 0; ends_well < 2; ends_well++) {
+        struct world w;
+        struct fake f;
+        world_init(&w);
+        w.config.whitespace_s = 5;
+        ask(&w, &f, text);
+        struct choice *c = place(&w);
+        uint64_t t = c->request->received_us / 1000;
+        request_tick(c->request, t + 9000);
+        CHECK(!f.started);
+        request_tick(c->request, t + 10001); // stream.first_byte_s
+        send_set_flush(&fake_sends);
+        CHECK(!fake_proceed(&f));
+        CHECK_EQ(f.req.res.status, 200);
+        CHECK_STR(fake_header(&f, "content-type"), "application/json");
+        uint64_t last = send_last_ms(c->request->send);
+        request_tick(c->request, last + 4000);
+        request_tick(c->request, last + 5001);
+        send_set_flush(&fake_sends);
+        CHECK(!fake_proceed(&f));
+        CHECK_STR(f.body.p, "  ");
+        static const uint32_t ids[] = {'a', 'b'};
+        if (ends_well) {
+            tokens(&w, c->stream, 0, ids, 2);
+            done(&w, c->stream, FRAME_FINISH_LENGTH, -1, 2);
+        } else {
+            fail(&w, c->stream, FRAME_FAIL_INTERNAL);
+        }
+        drain(&f);
+        json_t *v = json_loadb(f.body.p, f.body.len, 0, NULL);
+        CHECK(json_object_get(v, ends_well ? "choices" : "error") != NULL);
+        json_decref(v);
+        fake_fini(&f);
+        world_fini(&w);
+    }
+}
+
+TEST(who_says_that_it_would_be_gone_before_its_turn_is_told_at_once_if_that_is_set) {
+    static const char *const head[] = {"x-stainless-timeout",
+                                       "20",
+                                       "x-slo-ttft-ms",
+                                       "1500",
+                                       "x-stainless-read-timeout",
+                                       "soon",
+                                       NULL};
+    struct world w;
+    struct fake f[3];
+    world_init(&w);
+    w.s.queue.departures_per_s = 0.5;
+    ask(&w, &f[0], ""); // two seconds' wait
+    w.head = head;
+    ask(&w, &f[1], "");
+    CHECK_EQ(w.s.queue.items, 2); // the hint is not asked for
+    w.config.use_client_timeout = true;
+    ask(&w, &f[2], "");
+    CHECK_EQ(w.s.queue.items, 2);
+    drain(&f[2]);
+    CHECK_HAS(f[2].body.p, "queue_full");
+    CHECK_HAS(f[2].body.p, "4000 ms, longer than the client's 1500 ms");
+    for (int i = 0; i < 2; i++) fake_reset(&f[i]);
+    for (int i = 0; i < 3; i++) fake_fini(&f[i]);
+    world_fini(&w);
+}
