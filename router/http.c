@@ -385,6 +385,10 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
         send_reply_error(c, refusal);
         return 0;
     }
+    if (conn_early(c->conn)) {
+        send_reply_error(c, conn_early(c->conn));
+        return 0;
+    }
     if (check_head(c, &e)) {
         req->http1_is_persistent = 0; // what follows on this connection may be no request at all
         send_reply_error(c, &e);

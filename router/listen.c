@@ -26,7 +26,7 @@
 enum {
     SEND_BUFFER_BYTES = 64 << 10, // so that a client that does not read is felt at once
     BACKLOG = 4096,
-    BODY_SLACK_BYTES = 64 << 10,
+    BODY_SLACK_BYTES = 256 << 10, // more than one read of an HTTP/2 connection
     FULL_GRACE_MS = 1000,   // a connection over the limit waits so long before it is turned away
     FDS_KEPT = 256,         // for workers, files and the other listener
     SPILL_BYTES = 32 << 20, // a buffer of this size is an unlinked file, mapped

@@ -77,11 +77,13 @@ void listener_close(struct listener *l, void (*closed)(void *arg), void *arg);
 /* For http.c, in conn.c: a request begins and ends on a connection. */
 struct conn;
 struct conn *conn_of(struct http_call *c);
-void conn_call_begin(struct conn *conn, const struct http_call *c);
+void conn_call_begin(struct conn *conn, struct http_call *c);
 void conn_call_end(struct conn *conn, struct http_call *c);
 // Why the bytes of a request were refused before h2o saw them; a request of the method CONN_REFUSED_METHOD stands in its
 // place. NULL: they were not.
 const struct apierr *conn_refusal(const struct conn *conn);
+// What this request is to be answered with, whatever it asks; NULL: nothing of the kind.
+const struct apierr *conn_early(const struct conn *conn);
 #define CONN_REFUSED_METHOD "REFUSED"
 const char *conn_remote(const struct conn *conn); // the peer, not who stands behind it
 bool conn_is_proxy(const struct conn *conn);      // a trusted one

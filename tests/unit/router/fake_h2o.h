@@ -159,8 +159,11 @@ bool conn_is_proxy(const struct conn *conn) {
 struct conn *conn_of(struct http_call *c) {
     return NULL;
 }
-void conn_call_begin(struct conn *conn, const struct http_call *c) {}
+void conn_call_begin(struct conn *conn, struct http_call *c) {}
 void conn_call_end(struct conn *conn, struct http_call *c) {}
+const struct apierr *conn_early(const struct conn *conn) {
+    return NULL;
+}
 const struct apierr *conn_refusal(const struct conn *conn) {
     return NULL;
 }
