@@ -6,8 +6,12 @@
  * its state before it was committed. A run at position 0 starts a slot anew.
  *
  * Memory: what it needs is carved out of the engine's arena like the model's own (carve.h: measured first, then for
- * real by the same code) and known before anything is loaded. Engine thread only. After load no call allocates or fails:
- * trouble of the device comes out of ops->sync. */
+ * real by the same code) and known before anything is loaded. The engine looks for the streams and the context that fit,
+ * so carve runs many times, each time with other numbers in *lim (and in model.lim: pages, pages_per_slot, slots):
+ * the drafter keeps the pointers and reads them in carve, never before. They stand still from load on. Keys per
+ * position of a stream need no room of slots * context: pages of its own, numbered as the target's, with model.page_table,
+ * grow with model.lim.pages. Engine thread only. After load no call allocates or fails: trouble of the device comes out of
+ * ops->sync. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,7 +43,7 @@ struct draft_rows {      // committed rows of one stream in the round last forwa
     uint32_t ids_count;  // at least pos + count; more where the id behind the last row is known
 };
 
-struct drafter_limits {
+struct drafter_limits {       // outlives the drafter
     uint32_t slots, rows_max; // of the engine, and of one forward of the target
     uint32_t context_max;     // rows of one stream
     uint64_t
