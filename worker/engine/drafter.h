@@ -1,7 +1,7 @@
 /* drafter: a source of ids that may follow a stream's last one. What it proposes changes no reply, only how many rows of
  * a round are kept, so its arithmetic is free (docs/exactness.md); but the same calls give the same ids, always.
  *
- * A drafter keeps a state per slot. The engine tells it of every committed row of every stream, in order and once
+ * A drafter keeps a state per slot. The engine tells it of every committed row of every stream that takes drafts, in order and once
  * (absorb), whichever drafter or none proposed it, and asks it for blocks (propose). Nothing that was proposed enters
  * its state before it was committed. A run at position 0 starts a slot anew.
  *
