@@ -190,6 +190,7 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     if (m->ops->draw) carve_draws(m, c);
     carve_record(m, c);
     carve_taps(m, c);
+    if (m->carve_more) m->carve_more(m->carve_more_arg, c);
     if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");
         m->work_scratch = carve_take(c, m->work.scratch_bytes);
@@ -458,6 +459,17 @@ static void tap_final(struct model *m, uint32_t rows) {
                                                         .eps = (float)m->cfg->rms_norm_eps});
 }
 
+// Planted: writes the positions of a window's rows behind its first one too high, for the rotation alone, or as they are.
+static void write_positions(struct model *m, const struct round *r, uint32_t more) {
+    for (uint32_t i = 0; i < r->runs_count; i++) {
+        const struct run *run = &r->runs[i];
+        for (uint32_t k = 1; run->record && k < run->count; k++) {
+            uint32_t pos = run->pos + k + more;
+            m->ops->write(m->ops->ctx, r->dev_pos + (run->row + k) * sizeof pos, &pos, sizeof pos);
+        }
+    }
+}
+
 void model_angles(struct model *m, const struct round *r) {
     m->ops->rope(m->ops->ctx, &(struct rope_args){.pos = r->dev_pos,
                                                   .freq = m->w.rope_freq,
@@ -494,10 +506,12 @@ static void delta_layer(struct model *m, const struct layer_weights *l, const st
 void model_forward(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
     round_write(r, m->ops);
+    if (m->window_rope) write_positions(m, r, 1);
     m->ops->embed(
         m->ops->ctx,
         &(struct embed_args){.table = m->w.embed, .ids = r->dev_ids, .rows = r->rows, .x = m->h});
     model_angles(m, r);
+    if (m->window_rope) write_positions(m, r, 0);
     for (uint32_t i = 0; i < m->w.layers_count; i++) {
         const struct layer_weights *l = &m->w.layers[i];
         if (l->full) {

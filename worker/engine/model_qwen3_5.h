@@ -48,7 +48,8 @@ struct model {
         spoil_dead; // debug: rows that nobody may read again are filled with NaN between mixer and MLP and between layers
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
     bool short_s,
-        short_conv; // ... a commit passes its matrices, or its convolution, one row too few
+        short_conv;   // ... a commit passes its matrices, or its convolution, one row too few
+    bool window_rope; // ... rows of windows behind the first are rotated one position too far
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
     uint32_t full_layers, delta_layers;
@@ -80,9 +81,12 @@ struct model {
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     devptr work_scratch, work_counters;
-    struct model_taps taps;           // before model_carve
-    devptr tap_rows;                  // [taps.count][rows_max, D] f32
-    devptr tap_final;                 // [rows_max, D] f32
+    struct model_taps taps;                         // before model_carve
+    devptr tap_rows;                                // [taps.count][rows_max, D] f32
+    devptr tap_final;                               // [rows_max, D] f32
+    void (*carve_more)(void *arg, struct carve *c); // the drafter's memory; may be NULL
+    void *carve_more_arg;
+    uint32_t window_rows; // of one stream's window in a round of drafts; 0: there are none
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs, planted_runs;
 };
