@@ -1,0 +1,2 @@
+#include "tests/lib/test.h"
+TEST(nothing) {}
