@@ -14,6 +14,7 @@
 static void set_limits(struct model_bed *b, const struct model_bed_config *c) {
     uint32_t pages = ceil_div_u32(c->context, KV_PAGE_TOKENS);
     b->context = c->context;
+    b->stop_id = c->stop_id ? c->stop_id : UINT32_MAX;
     b->limits = c->limits;
     b->limits.slots = c->slots ? c->slots : 1;
     b->limits.rows_max = BED_ROWS;
@@ -115,6 +116,7 @@ static void tell(struct model_bed *b, const uint32_t *ids, uint32_t pos, uint32_
 
 static bool ends(const struct model_bed *b, uint32_t id) {
     const struct model_config *c = b->model.cfg;
+    if (id == b->stop_id) return true;
     for (uint32_t i = 0; i < c->eos_count; i++)
         if (c->eos_ids[i] == id) return true;
     return false;
@@ -160,7 +162,7 @@ struct bed_drafted model_bed_answer(struct model_bed *b, const uint32_t *prompt,
     uint32_t pos = prompt_count, end = pos + count;
     ids[pos] = fill(b, ids, pos);
     while (pos + 1 < end && !ends(b, ids[pos])) {
-        uint32_t n = round_of(b, ids, pos, end - pos - 1, &total);
+        uint32_t n = round_of(b, ids, pos, end - pos - 2, &total);
         pos += n;
         total.tokens += n;
     }

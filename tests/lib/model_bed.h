@@ -12,6 +12,7 @@ enum { BED_ROWS = 96 }; // of a forward
 struct model_bed_config {
     const char *dir, *drafter; // drafter: NULL for none
     uint32_t context, slots;
+    uint32_t stop_id;             // beside the config's; 0: none
     struct drafter_limits limits; // quantize_min and spans; the rest is filled in
     void (*change)(void *self);   // of the drafter, before it is carved; may be NULL
 };
@@ -24,7 +25,7 @@ struct model_bed {
     struct round round;
     struct drafter drafter;
     struct drafter_limits limits;
-    uint32_t context;
+    uint32_t context, stop_id;
     devptr block;
     uint64_t bytes, drafter_bytes; // of the whole arena; of the drafter's part
     float *logits;                 // [BED_ROWS, V]
