@@ -1,0 +1,98 @@
+/* place: see place.h. */
+#include "router/place.h"
+#include "common/err.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "router/apierr.h"
+#include "router/backend.h"
+#include "router/choice.h"
+#include "router/config.h"
+#include "router/pick.h"
+#include "router/prepare.h"
+#include "router/relay.h"
+#include "router/request.h"
+#include "router/server.h"
+#include "router/snapshot.h"
+
+// A reply that has begun goes on only where its bits would be the same, and where all of it has room.
+static bool can_take(const struct choice *c, const struct backend *b,
+                     const struct backend_info *info) {
+    char kind[FINGERPRINT_DIGEST_BYTES];
+    if (c->ids.len == 0) return true;
+    backend_kind(b, kind);
+    return resume_fits(&c->resume, kind) &&
+           info->status.context_max >= choice_prompt(c)->len + c->max_tokens;
+}
+
+static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
+                       struct pick_worker *ret) {
+    struct backend *b = backends_at(s->backends, rank);
+    struct backend_info info;
+    backend_info(b, &info);
+    *ret = (struct pick_worker){
+        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
+        .room = backend_room(b),
+        .streams = info.streams_sent,
+        .unfilled_tokens = relay_unfilled(s->relay, rank),
+        .fill_tokens_per_s = info.status.fill_tokens_per_s,
+        .round_ms = info.status.round_ms,
+    };
+}
+
+// A worker's window may be smaller than what was known when the request came.
+static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
+    struct backend_info info;
+    backend_info(b, &info);
+    const struct request *r = c->request;
+    uint32_t context = info.status.context_max;
+    if (!context || c->ids.len) return ST_OK; // its length was settled with its first id
+    return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
+                         &c->max_tokens, e);
+}
+
+// One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
+static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
+                         uint32_t count, int *ret_rank) {
+    struct err why = {0};
+    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
+    if (*ret_rank < 0) return ST_FULL;
+    struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
+    struct apierr e;
+    if (fit_to(c, b, &e)) {
+        request_fail(c->request, &e);
+        return ST_INVAL;
+    }
+    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
+}
+
+// ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
+static int place(struct server *s, struct choice *c) {
+    struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
+    uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
+    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, c, rank, &workers[rank]);
+    for (;;) {
+        int rank;
+        int st = place_on_best(s, c, workers, count, &rank);
+        if (st == ST_INVAL) return st;
+        if (st == ST_OK) break;
+        if (rank < 0) return ST_FULL;
+        workers[rank].ready = false; // its own queue is full: the next best
+    }
+    queue_remove(&s->queue, &c->queue_item);
+    queue_left(&s->queue, mono_ms());
+    return ST_OK;
+}
+
+void place_all(struct server *s) {
+    struct queue_item *next;
+    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+        struct choice *c = choice_of_item(i);
+        next = queue_next(i);
+        int st = place(s, c);
+        if (st == ST_INVAL)
+            next =
+                queue_first(&s->queue); // all its choices are gone, the next one may have been one
+        else if (st == ST_FULL && c->ids.len == 0)
+            return;
+    }
+}
