@@ -9,6 +9,7 @@
 #include "router/inbox.h"
 #include "router/send.h"
 #include "router/server.h"
+#include "router/snapshot.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -173,7 +174,8 @@ struct job *admin_job_new(struct http_call *c, void (*run)(struct server *, stru
     j->admin = status->admin;
     j->run = run;
     j->status = 200;
-    j->how = (struct control_how){.timeout_s = status->config->drain_s, .start_s = START_S_DEFAULT};
+    j->how = (struct control_how){.timeout_s = api_status_snapshot(status)->config->drain_s,
+                                  .start_s = START_S_DEFAULT};
     return j;
 }
 

@@ -21,13 +21,17 @@ static int read_seconds(const json_t *body, const char *key, double *ret, struct
 static int read_streams(const json_t *body, enum control_streams *ret, struct apierr *e) {
     static const char *const words[] = {"finish", "move", "cancel"};
     const json_t *v = json_object_get(body, "streams");
+    char clip[APIERR_CLIP_BYTES];
     if (!v || json_is_null(v)) return ST_OK;
     for (size_t i = 0; json_is_string(v) && i < sizeof words / sizeof *words; i++) {
         if (strcmp(json_string_value(v), words[i])) continue;
         *ret = (enum control_streams)i;
         return ST_OK;
     }
-    return apierr_set(e, APIERR_INVALID_VALUE, "streams", "streams must be finish, move or cancel");
+    const char *found = json_is_string(v) ? json_string_value(v) : body_type_name(v);
+    return apierr_set(e, APIERR_INVALID_VALUE, "streams",
+                      "streams must be finish, move or cancel, got %s",
+                      apierr_clip(clip, found, strlen(found)));
 }
 
 static int read_force(const json_t *body, bool *ret, struct apierr *e) {
@@ -91,7 +95,9 @@ bool admin_take_number(h2o_iovec_t text, uint32_t max, uint32_t *ret) {
 int admin_query_number(const struct http_call *c, const char *key, uint32_t max, uint32_t *ret,
                        struct apierr *e) {
     h2o_iovec_t v = http_query(c, key);
+    char clip[APIERR_CLIP_BYTES];
     if (!v.base || admin_take_number(v, max, ret)) return ST_OK;
-    return apierr_set(e, APIERR_INVALID_VALUE, key, "%s must be a whole number of 0 to %u", key,
-                      max);
+    return apierr_set(e, APIERR_INVALID_VALUE, key,
+                      "%s must be a whole number of 0 to %u, got '%s'", key, max,
+                      apierr_clip(clip, v.base, v.len));
 }

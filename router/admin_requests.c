@@ -12,6 +12,7 @@
 #include "router/request.h"
 #include "router/send.h"
 #include "router/server.h"
+#include "router/snapshot.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -144,7 +145,7 @@ void admin_handle_request(struct http_call *c) {
 void admin_handle_config(struct http_call *c) {
     const struct status_source *status = c->app;
     struct strbuf out = {0};
-    config_write_json(status->config, &out);
+    config_write_json(api_status_snapshot(status)->config, &out);
     strbuf_add_char(&out, '\n');
     send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"), out.p, out.len);
     strbuf_fini(&out);

@@ -9,6 +9,7 @@
 #include "router/jsontext.h"
 #include "router/server.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* ---- workers ---- */
@@ -43,12 +44,14 @@ static int read_verb(h2o_iovec_t text, enum control_verb *ret) {
 
 static int read_wait(const struct http_call *c, struct job *j, struct apierr *e) {
     uint32_t seconds = 60;
+    char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t state = http_query(c, "wait_state");
     int st = admin_query_number(c, "timeout_s", ADMIN_WAIT_S_MAX, &seconds, e);
     if (st || !state.base) return st;
     if (!backend_state_is_name(state.base, state.len))
         return apierr_set(e, APIERR_INVALID_VALUE, "wait_state",
-                          "wait_state must be a worker's state");
+                          "wait_state must be a worker's state (ready, drained, ...), got '%s'",
+                          apierr_clip(clip, state.base, state.len));
     memcpy(j->wait_state, state.base, state.len);
     j->until_ms = mono_ms() + seconds * 1000ull;
     return ST_OK;
@@ -147,21 +150,35 @@ void admin_handle_operation(struct http_call *c) {
 
 /* ---- the whole router ---- */
 
-static void run_drain(struct server *s, struct job *j) {
-    j->refused = server_set_draining(s, j->on, &j->e);
-    strbuf_printf(&j->out, "{\"draining\":%s}", j->on ? "true" : "false");
+static void run_drain_state(struct server *s, struct job *j) {
+    struct server_drain d;
+    server_drain(s, &d);
+    strbuf_printf(&j->out, "{\"draining\":%s,\"drained\":%s,\"requests\":%" PRIu64 "}",
+                  d.draining ? "true" : "false", d.drained ? "true" : "false", d.requests);
+    j->again = d.draining && !d.drained;
 }
 
-static void handle_draining(struct http_call *c, bool on) {
-    struct job *j = admin_job_new(c, run_drain);
-    j->on = on;
+static void run_drain(struct server *s, struct job *j) {
+    j->refused = server_set_draining(s, j->on, &j->e);
+    if (!j->refused) run_drain_state(s, j);
+    j->again = false;
+}
+
+// GET waits with ?wait_s= until it is drained, or drains no more.
+void admin_handle_drain(struct http_call *c) {
+    bool sets = http_method_of(c) == HTTP_POST;
+    struct job *j = admin_job_new(c, sets ? run_drain : run_drain_state);
+    struct apierr e;
+    uint32_t seconds = 0;
+    j->on = true;
+    if (admin_query_number(c, "wait_s", ADMIN_WAIT_S_MAX, &seconds, &e)) {
+        admin_job_refuse(j, c, &e);
+        return;
+    }
+    j->until_ms = mono_ms() + seconds * 1000ull;
     admin_job_begin(j, c);
 }
 
-void admin_handle_drain(struct http_call *c) {
-    handle_draining(c, true);
-}
-
 void admin_handle_undrain(struct http_call *c) {
-    handle_draining(c, false);
+    admin_job_begin(admin_job_new(c, run_drain), c);
 }

@@ -41,7 +41,7 @@ static const struct http_endpoint endpoints[] = {
     {"/admin/v1/workers/", true, HTTP_GET | HTTP_POST, admin_handle_worker, "admin", HTTP_ADMIN},
     {"/admin/v1/restart", false, HTTP_POST, admin_handle_restart, "admin", HTTP_ADMIN},
     {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin", HTTP_ADMIN},
-    {"/admin/v1/drain", false, HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
+    {"/admin/v1/drain", false, HTTP_GET | HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
     {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin", HTTP_ADMIN},
     {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin", HTTP_ADMIN},
     {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin", HTTP_ADMIN},
@@ -85,7 +85,7 @@ static void run(void *arg) {
 int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
               struct admin *admin, struct keys *keys, struct err *e) {
     struct ops *o = mem_calloc(1, sizeof *o);
-    o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s, .admin = admin};
+    o->status = (struct status_source){.metrics = m, .snapshots = s, .admin = admin};
     uv_loop_init(&o->loop);
     struct listener_config lc = {
         .loop = &o->loop,

@@ -112,7 +112,9 @@ uint32_t server_ready_workers(const struct server *s) {
 
 void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
+    shot->config = s->config;
     shot->draining = s->draining;
+    shot->ending = s->ending;
     shot->ever_ready = s->ever_ready;
     shot->wait_predicted_s = queue_wait_s(&s->queue);
     snapshot_fill_workers(shot, s->backends);
@@ -262,24 +264,45 @@ int server_set_draining(struct server *s, bool on, struct apierr *e) {
     if (!s->draining && on) s->operator_drain_ms = mono_ms();
     s->draining = on;
     if (!on) s->refusing = false;
+    listener_set_closing(s->api, on);
     server_publish(s);
     return ST_OK;
 }
 
+void server_drain(const struct server *s, struct server_drain *ret) {
+    *ret = (struct server_drain){
+        .draining = s->draining,
+        .drained = s->draining && s->refusing && TAILQ_EMPTY(&s->requests),
+        .requests = metrics_get_in_flight(s->metrics),
+    };
+}
+
+void server_draining(const struct server *s, struct apierr *ret) {
+    apierr_set(ret, APIERR_DRAINING, NULL, "the server is %s",
+               s->ending ? "shutting down" : "being drained by its operator");
+    ret->retry_after_ms = 1000;
+}
+
 // Refusing begins when load balancers have had the time to see that it is not ready.
-static void settle_operator_drain(struct server *s, uint64_t now) {
-    bool settled = (double)(now - s->operator_drain_ms) >= s->config->settle_s * 1000;
-    if (s->draining && settled) s->refusing = true;
+static void go_on_with_operator_drain(struct server *s, uint64_t now) {
+    if (!s->draining) return;
+    double settle_ms = s->config->settle_s * 1000;
+    double since_ms = (double)(now - s->operator_drain_ms);
+    s->refusing |= since_ms >= settle_ms;
+    if (since_ms < settle_ms + s->config->drain_s * 1000 || TAILQ_EMPTY(&s->requests)) return;
+    struct apierr e;
+    server_draining(s, &e);
+    fail_all(s, &e);
 }
 
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
     notify_send("STOPPING=1\nSTATUS=draining");
     r->drain_since_ms = mono_ms();
-    r->s.draining = true;
+    r->s.draining = r->s.ending = true;
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
-             (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
-             r->config->drain_s);
+             (unsigned long long)metrics_get_in_flight(r->s.metrics), r->s.config->settle_s,
+             r->s.config->drain_s);
     listener_drain(r->s.api);
     server_publish(&r->s);
 }
@@ -288,8 +311,8 @@ static void begin_drain(struct runner *r) {
 static void drain(struct runner *r, uint64_t now) {
     struct server *s = &r->s;
     uint64_t since = now - r->drain_since_ms;
-    double settle_ms = r->config->settle_s * 1000,
-           timeout_ms = settle_ms + r->config->drain_s * 1000;
+    double settle_ms = s->config->settle_s * 1000,
+           timeout_ms = settle_ms + s->config->drain_s * 1000;
     if (r->phase == SETTLING && (double)since >= settle_ms) {
         r->phase = FINISHING;
         s->refusing = true;
@@ -297,8 +320,7 @@ static void drain(struct runner *r, uint64_t now) {
     }
     if (r->phase == FINISHING && (double)since >= timeout_ms) {
         struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
+        server_draining(s, &e);
         fail_all(s, &e);
     }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
@@ -382,7 +404,7 @@ static void on_tick(uv_timer_t *t) {
         request_tick(q, now);
     }
     if (r->phase == RUNNING) give_up_without_workers(r);
-    if (r->phase == RUNNING) settle_operator_drain(s, now);
+    if (r->phase == RUNNING) go_on_with_operator_drain(s, now);
     if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
     access_flush(s->access);
@@ -464,8 +486,10 @@ static int open_all(struct runner *r, struct err *e) {
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
-    s->status = (struct status_source){
-        .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
+    s->status =
+        (struct status_source){.metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
+    snapshots_begin(s->snapshots)->config = s->config; // the ops thread may be asked at once
+    snapshots_publish(s->snapshots);
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
     if (!st && *c->ops_listen)
