@@ -7,6 +7,7 @@
 #include "router/backend.h"
 #include "router/choice.h"
 #include "router/config.h"
+#include "router/metrics.h"
 #include "router/pick.h"
 #include "router/prepare.h"
 #include "router/relay.h"
@@ -30,7 +31,8 @@ static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
+        .ready = info.state == BACKEND_READY && request_may_run_at(c->request, c, rank) &&
+                 can_take(c, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -54,7 +56,10 @@ static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
 static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
+    struct pick_request wanted = {.prompt_tokens = (uint32_t)(choice_prompt(c)->len + c->ids.len),
+                                  .affinity = c->request->affinity};
+    bool by_affinity;
+    *ret_rank = pick(workers, count, &wanted, &by_affinity);
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
@@ -62,7 +67,13 @@ static int place_on_best(struct server *s, struct choice *c, const struct pick_w
         request_fail(c->request, &e);
         return ST_INVAL;
     }
-    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
+    if (relay_submit(s->relay, c, b, &why)) return ST_FULL;
+    metrics_add(s->metrics,
+                c->request->pinned == *ret_rank ? METRIC_PLACED_PINNED
+                : by_affinity                   ? METRIC_PLACED_AFFINITY
+                                                : METRIC_PLACED_LOAD,
+                1);
+    return ST_OK;
 }
 
 // ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
@@ -78,21 +89,17 @@ static int place(struct server *s, struct choice *c) {
         if (rank < 0) return ST_FULL;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, &c->queue_item);
-    queue_left(&s->queue, mono_ms());
+    queue_left(&s->queue, &c->queue_item, mono_ms());
     return ST_OK;
 }
 
 void place_all(struct server *s) {
-    struct queue_item *next;
-    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+    struct queue_item *i;
+    queue_begin(&s->queue);
+    while ((i = queue_first(&s->queue))) {
         struct choice *c = choice_of_item(i);
-        next = queue_next(i);
-        int st = place(s, c);
-        if (st == ST_INVAL)
-            next =
-                queue_first(&s->queue); // all its choices are gone, the next one may have been one
-        else if (st == ST_FULL && c->ids.len == 0)
-            return;
+        if (place(s, c) != ST_FULL) continue; // it has left: to a worker, or failed
+        if (c->ids.len == 0 && c->request->pinned < 0) return;
+        queue_pass(&s->queue, i);
     }
 }

@@ -3,6 +3,6 @@
 
 struct server;
 
-// Everything in the queue that a worker takes now, in order; but one that waits for a worker of its kind does not hold up
-// those behind it.
+// Everything in the queue that a worker takes now, in order; but one that waits for a worker of its kind, or for its own,
+// does not hold up those behind it.
 void place_all(struct server *s);
