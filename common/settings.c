@@ -238,7 +238,7 @@ static int parse_flag(struct settings *s, int argc, char **argv, int *i, const c
     if (!is_config && !t)
         st = unknown(s, name, e);
     else if (!value)
-        st = err_set(e, ST_INVAL, "--%s needs a value", name);
+        st = err_set(e, ST_INVAL, "--%s: wanted a value, found none", name);
     else if (is_config)
         *config = value;
     else

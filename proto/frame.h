@@ -18,7 +18,8 @@ struct arena;
 struct err;
 struct strbuf;
 
-enum { FRAME_VERSION_MIN = 1, FRAME_VERSION_MAX = 1 };
+// What each version changed: proto/frame.md, "Versions".
+enum { FRAME_VERSION_MIN = 2, FRAME_VERSION_MAX = 2 };
 
 enum frame_type {
     FRAME_HELLO =

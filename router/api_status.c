@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct snapshot *snapshot_of(const struct status_source *s) {
+const struct snapshot *api_status_snapshot(const struct status_source *s) {
     return s->is_writer ? snapshots_own(s->snapshots) : snapshots_read(s->snapshots);
 }
 
@@ -41,7 +41,7 @@ void api_status_livez(struct http_call *c) {
     struct strbuf body = {0};
     uint64_t now = mono_ms(), beat = snapshots_last_beat_ms(s->snapshots);
     uint64_t still_ms = now > beat ? now - beat : 0;
-    bool stalled = (double)still_ms > s->config->loop_stall_s * 1000;
+    bool stalled = (double)still_ms > api_status_snapshot(s)->config->loop_stall_s * 1000;
     if (stalled)
         strbuf_printf(&body,
                       "{\"status\":\"stalled\",\"loop\":\"api0\",\"stalled_ms\":%" PRIu64 "}",
@@ -52,23 +52,24 @@ void api_status_livez(struct http_call *c) {
 }
 
 // NULL: ready.
-static const char *why_not_ready(const struct status_source *s, const struct snapshot *shot) {
+static const char *why_not_ready(const struct snapshot *shot) {
     if (shot->draining) return "draining";
-    if (shot->ready >= (uint32_t)s->config->ready_workers_min) return NULL;
+    if (shot->ready >= (uint32_t)shot->config->ready_workers_min) return NULL;
     return shot->ever_ready ? "no_ready_worker" : "loading";
 }
 
-static void not_ready_error(struct strbuf *out, const char *why) {
+static void not_ready_error(struct strbuf *out, const char *why, bool ending) {
     strbuf_printf(out,
                   ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
                   !strcmp(why, "loading")    ? "Loading model"
-                  : !strcmp(why, "draining") ? "Shutting down"
+                  : ending                   ? "Shutting down"
+                  : !strcmp(why, "draining") ? "Draining"
                                              : "No ready worker");
 }
 
 // Of the worker whose port was asked.
 static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
-    const struct snapshot *shot = snapshot_of(c->app);
+    const struct snapshot *shot = api_status_snapshot(c->app);
     static const struct snapshot_worker none = {.state = BACKEND_STOPPED};
     const struct snapshot_worker *w = &none;
     struct strbuf body = {0};
@@ -85,15 +86,15 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
                   "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
                   why ? why : "ok", is_ready, w->pinned + w->queue_requests, w->queue_tokens);
     if (why && w->fault) add_text(&body, "reason", w->fault);
-    if (why && with_error) not_ready_error(&body, why);
+    if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
 }
 
 static void all_ready(struct http_call *c, bool with_error) {
     const struct status_source *s = c->app;
-    const struct snapshot *shot = snapshot_of(s);
-    const char *why = why_not_ready(s, shot);
+    const struct snapshot *shot = api_status_snapshot(s);
+    const char *why = why_not_ready(shot);
     char fault[SNAPSHOT_TEXT_BYTES];
     struct strbuf body = {0};
     uint64_t requests, tokens;
@@ -104,7 +105,7 @@ static void all_ready(struct http_call *c, bool with_error) {
                   why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
     snapshot_fault(shot, fault, sizeof fault);
     if (why && *fault) add_text(&body, "reason", fault);
-    if (why && with_error) not_ready_error(&body, why);
+    if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
 }
@@ -129,7 +130,7 @@ void api_status_health(struct http_call *c) {
 void api_status_metrics(struct http_call *c) {
     const struct status_source *s = c->app;
     struct strbuf body = {0};
-    metrics_write(s->metrics, snapshot_of(s), listener_rank(c->listener), mono_ms(), &body);
+    metrics_write(s->metrics, api_status_snapshot(s), listener_rank(c->listener), mono_ms(), &body);
     send_reply(
         c, &SEND_HEAD(.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"),
         body.p, body.len);
@@ -158,7 +159,7 @@ static void add_distinct(struct strbuf *out, const struct snapshot *s, const cha
 }
 
 void api_status_version(struct http_call *c) {
-    const struct snapshot *shot = snapshot_of(c->app);
+    const struct snapshot *shot = api_status_snapshot(c->app);
     struct strbuf body = {0};
     char prefix[64];
     snprintf(prefix, sizeof prefix, "b%s-", version_string());
@@ -226,7 +227,7 @@ static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint
 }
 
 void api_status_workers(struct http_call *c) {
-    const struct snapshot *shot = snapshot_of(c->app);
+    const struct snapshot *shot = api_status_snapshot(c->app);
     struct strbuf body = {0};
     uint64_t now = mono_ms();
     strbuf_add_char(&body, '[');
@@ -240,7 +241,7 @@ void api_status_workers(struct http_call *c) {
 
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
                            char ret_state[24]) {
-    const struct snapshot *shot = snapshot_of(s);
+    const struct snapshot *shot = api_status_snapshot(s);
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         const struct snapshot_worker *w = &shot->workers[i];
         if (w->rank != rank) continue;

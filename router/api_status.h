@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct config;
 struct http_call;
 struct metrics;
 struct snapshots;
@@ -15,7 +14,6 @@ struct admin;
 struct strbuf;
 
 struct status_source {
-    const struct config *config;
     struct metrics *metrics;
     struct snapshots *snapshots;
     struct admin *admin; // of the ops listener
@@ -29,7 +27,8 @@ void api_status_metrics(struct http_call *c);
 void api_status_version(struct http_call *c);
 void api_status_workers(struct http_call *c); // GET /admin/v1/workers
 
-// For admin.c. Administration answers on loopback and unix listeners only; true: it has refused.
+struct snapshot;
+const struct snapshot *api_status_snapshot(const struct status_source *s);
 // Appends a worker's object; its state goes to ret_state (24 bytes). False: no such rank.
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
                            char ret_state[24]);

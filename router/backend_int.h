@@ -74,6 +74,7 @@ struct backends {
         last_tick_ms;     // turned_ms: time during which the loop turned; stalls count little
     struct arena scratch; // of the frame being handled
     uint32_t closing;     // sockets and the lobby, on their way
+    char refusal[BACKEND_REASON_BYTES]; // the text of the last FAIL to a HELLO
     bool stopping, stopped;
     bool abandoned; // a socket did not close in time: what it may still touch is not freed
     uint64_t stop_by_ms, guests_by_ms; // mono

@@ -6,6 +6,7 @@
 #include "router/peer.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     struct backends *s = b->set;
     char why[BACKEND_REASON_BYTES]; // reason may be b's own, which changes
     snprintf(why, sizeof why, "%s", reason);
-    bool wanted = next == BACKEND_STOPPED || s->stopping || b->exit_asked;
+    bool asked = s->stopping || b->exit_asked, wanted = asked || next == BACKEND_STOPPED;
     log_line(wanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
              "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank, b->generation,
              b->hello.pid, b->live_count, why);
@@ -31,7 +32,10 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     s->c.events.on_lost(s->c.events.arg, b, why, next == BACKEND_STOPPED);
     if (!wanted && !b->own) // of a process of ours its exit tells more
         backend_failed(b, b->failure < BACKEND_FAILURE_COUNT ? b->failure : BACKEND_FAILURE_LOST);
-    backend_set_state(b, b->child.running ? BACKEND_BACKOFF : next);
+    // Its exit says more. One that was asked to end goes from draining or drained to stopped, and by no other state.
+    enum backend_state ending = b->state == BACKEND_READY ? BACKEND_DRAINING : b->state;
+    if (b->child.running) next = asked ? ending : BACKEND_BACKOFF;
+    backend_set_state(b, next);
 }
 
 static void on_down(void *arg, const char *why) {
@@ -138,11 +142,16 @@ static void on_up(void *arg) {
 
 /* HELLO. */
 
+// The answer's text is the set's.
 static void refuse(struct backends *s, struct frame *answer, enum frame_fail_code code,
-                   const struct frame_hello *h, const char *why) {
+                   const struct frame_hello *h, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(s->refusal, sizeof s->refusal, fmt, ap);
+    va_end(ap);
     log_warn("worker_refused", "pid=%u name=\"%s\" model=\"%s\" code=%s reason=\"%s\"", h->pid,
-             h->name, h->model, frame_fail_name(code), why);
-    *answer = (struct frame){.type = FRAME_FAIL, .fail = {.code = code, .message = why}};
+             h->name, h->model, frame_fail_name(code), s->refusal);
+    *answer = (struct frame){.type = FRAME_FAIL, .fail = {.code = code, .message = s->refusal}};
 }
 
 static bool token_is(const char *a, const char *b) {
@@ -156,7 +165,7 @@ static bool is_free(const struct backend *b) {
 
 // The rank that this HELLO gets, or NULL and why not. FULL: asking again may help, since the rank's last worker may have
 // died a moment ago.
-static struct backend *pick_rank(struct backends *s, const struct frame_hello *h, const char **why,
+static struct backend *pick_rank(struct backends *s, const struct frame_hello *h, struct err *why,
                                  enum frame_fail_code *code) {
     for (uint32_t i = 0; i < s->count; i++) {
         struct backend *b = &s->b[i];
@@ -166,17 +175,27 @@ static struct backend *pick_rank(struct backends *s, const struct frame_hello *h
         if (ours || again) return b;
     }
     *code = FRAME_FAIL_REFUSED;
-    if (h->supervised) return *why = "its token is not one of this router's", NULL;
+    if (h->supervised) {
+        err_set(why, ST_INVAL, "wanted a token of this router, found another one");
+        return NULL;
+    }
     if (h->rank >= 0) {
         struct backend *b = backends_at(s, (uint32_t)h->rank);
         if (b && is_free(b)) return b;
         if (b) *code = FRAME_FAIL_FULL;
-        return *why = b ? "rank is taken" : "no such rank", NULL;
+        if (b)
+            err_set(why, ST_FULL, "wanted a free rank, found %d, which another worker has",
+                    h->rank);
+        else
+            err_set(why, ST_INVAL, "wanted a rank of 0 to %u, found %d", s->count - 1, h->rank);
+        return NULL;
     }
     for (uint32_t i = 0; i < s->count; i++)
         if (is_free(&s->b[i])) return &s->b[i];
     *code = FRAME_FAIL_FULL;
-    return *why = "every rank is taken", NULL;
+    err_set(why, ST_FULL, "wanted a free rank, found all %u taken (--workers=N on the router)",
+            s->count);
+    return NULL;
 }
 
 static void keep_hello(struct backend *b, const struct frame_hello *h) {
@@ -248,7 +267,7 @@ static void welcome(struct backend *b, uint32_t version, const struct frame_hell
 
 void backend_on_hello(void *arg, const struct frame_hello *h, struct frame *answer) {
     struct backends *s = arg;
-    const char *why = NULL;
+    struct err why = {0};
     uint32_t version = frame_version_pick(h->version_min, h->version_max);
     enum frame_fail_code code;
     if (s->stopping) return refuse(s, answer, FRAME_FAIL_FULL, h, "the router is ending");
@@ -257,10 +276,17 @@ void backend_on_hello(void *arg, const struct frame_hello *h, struct frame *answ
         if (b)
             backend_set_reason(b, "version: speaks frames %u to %u", h->version_min,
                                h->version_max);
-        return refuse(s, answer, FRAME_FAIL_VERSION, h, "no frame version in common");
+        return refuse(s, answer, FRAME_FAIL_VERSION, h,
+                      "wanted a worker that speaks frames of version %d to %d, found one of %u to "
+                      "%u: router and worker must be of one release",
+                      FRAME_VERSION_MIN, FRAME_VERSION_MAX, h->version_min, h->version_max);
     }
-    if (!b) return refuse(s, answer, code, h, why);
+    if (!b) return refuse(s, answer, code, h, "%s", why.msg);
     if (s->c.model && s->c.model[0] && strcmp(s->c.model, h->model))
-        return refuse(s, answer, FRAME_FAIL_REFUSED, h, "it serves another model");
+        return refuse(
+            s, answer, FRAME_FAIL_REFUSED, h,
+            "wanted a worker whose MODEL folder is named '%.100s' as this router's, found "
+            "'%.100s'",
+            s->c.model, h->model);
     welcome(b, version, h, answer);
 }

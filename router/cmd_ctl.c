@@ -18,6 +18,7 @@ enum {
     ANSWER_MS = 10000,
     PATH_BYTES = 256,
     AGAIN_US = 100000,
+    POLL_S = 60,       // one call that waits
     WAIT_S_MAX = 3600, // the longest that the server lets one call wait
 };
 
@@ -142,22 +143,18 @@ static int print_requests(const char *body, struct err *e) {
     return ST_OK;
 }
 
-/* ---- verbs ---- */
+/* ---- commands ---- */
+
+struct call {
+    const struct values *v;
+    const char *name, *arg; // arg: NULL where the command takes none
+    struct strbuf body;     // of the last answer
+};
 
 static void write_how(const struct values *v, struct strbuf *out) {
     strbuf_printf(out, "{\"timeout_s\":%.15g,\"start_s\":%.15g,\"streams\":\"%s\",\"force\":%s}",
                   v->timeout, v->start, v->streams, v->force ? "true" : "false");
 }
-
-// A worker's verb, and the state that it leads to.
-static const struct {
-    const char *name, *state;
-} verbs[] = {{"drain", "drained"},
-             {"resume", "ready"},
-             {"restart", "ready"},
-             {"stop", "stopped"},
-             {"start", "ready"}};
-enum { VERBS = sizeof verbs / sizeof *verbs };
 
 // The same worker twice ready is one restart only when its generation has changed.
 static int wait_for_worker(const struct values *v, const char *rank, const char *state,
@@ -183,56 +180,150 @@ static int wait_for_worker(const struct values *v, const char *rank, const char 
     }
 }
 
-static int one_worker(const struct values *v, const char *verb, const char *state, const char *rank,
-                      struct strbuf *body, struct err *e) {
+// A worker's verb, and the state that it leads to.
+static const char *state_behind(const char *verb) {
+    if (!strcmp(verb, "drain")) return "drained";
+    return strcmp(verb, "stop") ? "ready" : "stopped";
+}
+
+static int one_worker(struct call *c, struct err *e) {
     char path[PATH_BYTES];
     struct strbuf how = {0};
     long long generation = -1;
-    write_how(v, &how);
-    snprintf(path, sizeof path, "/admin/v1/workers/%.32s/%s", rank, verb);
-    int st = ask(v, "POST", path, &how, 0, body, e);
+    write_how(c->v, &how);
+    snprintf(path, sizeof path, "/admin/v1/workers/%.32s/%s", c->arg, c->name);
+    int st = ask(c->v, "POST", path, &how, 0, &c->body, e);
     strbuf_fini(&how);
-    if (!st && !strcmp(verb, "restart")) {
+    if (!st && !strcmp(c->name, "restart")) {
         json_error_t why;
-        json_t *w = json_loads(strbuf_str(body), 0, &why);
+        json_t *w = json_loads(strbuf_str(&c->body), 0, &why);
         generation = number_of(w, "generation");
         json_decref(w);
     }
-    if (!st && v->wait) st = wait_for_worker(v, rank, state, generation, body, e);
-    return st ? st : print_one_worker(strbuf_str(body), e);
+    // A worker answers a resume at once: what it was before is no news.
+    bool waits = c->v->wait || !strcmp(c->name, "resume");
+    if (!st && waits)
+        st = wait_for_worker(c->v, c->arg, state_behind(c->name), generation, &c->body, e);
+    return st ? st : print_one_worker(strbuf_str(&c->body), e);
 }
 
-static int restart_all(const struct values *v, struct strbuf *body, struct err *e) {
+static int print_answer(int st, const struct call *c) {
+    const char *text = strbuf_str(&c->body);
+    if (!st) printf("%s%s", text, c->body.len && text[c->body.len - 1] == '\n' ? "" : "\n");
+    return st;
+}
+
+static int restart_all(struct call *c, struct err *e) {
     char path[PATH_BYTES];
     struct strbuf how = {0};
-    write_how(v, &how);
-    int st = ask(v, "POST", "/admin/v1/restart", &how, 0, body, e);
+    write_how(c->v, &how);
+    int st = ask(c->v, "POST", "/admin/v1/restart", &how, 0, &c->body, e);
     strbuf_fini(&how);
-    for (bool running = v->wait; !st && running;) {
+    for (bool running = c->v->wait; !st && running;) {
         json_error_t why;
-        json_t *o = json_loads(strbuf_str(body), 0, &why);
+        json_t *o = json_loads(strbuf_str(&c->body), 0, &why);
         running = !strcmp(text_of(o, "state"), "running");
-        snprintf(path, sizeof path, "/admin/v1/operations/%.32s?wait_s=60", text_of(o, "id"));
+        snprintf(path, sizeof path, "/admin/v1/operations/%.32s?wait_s=%d", text_of(o, "id"),
+                 POLL_S);
         if (!strcmp(text_of(o, "state"), "failed"))
             st =
                 err_set(e, ST_IO, "the restart of all workers failed: %.300s", text_of(o, "error"));
         json_decref(o);
-        if (running) st = ask(v, "GET", path, NULL, 60, body, e);
+        if (running) st = ask(c->v, "GET", path, NULL, POLL_S, &c->body, e);
     }
-    if (!st) printf("%s", strbuf_str(body));
-    return st;
+    return print_answer(st, c);
 }
 
-static int set_log_level(const struct values *v, const char *level, struct strbuf *body,
-                         struct err *e) {
+static int run_restart(struct call *c, struct err *e) {
+    return strcmp(c->arg, "all") ? one_worker(c, e) : restart_all(c, e);
+}
+
+// Until nothing is left in flight: the router itself ends what outlives drain.timeout_s.
+static int wait_for_drain(struct call *c, struct err *e) {
+    for (bool over = false; !over;) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "/admin/v1/drain?wait_s=%d", POLL_S);
+        int st = ask(c->v, "GET", path, NULL, POLL_S, &c->body, e);
+        if (st) return st;
+        json_error_t why;
+        json_t *o = json_loads(strbuf_str(&c->body), 0, &why);
+        bool drains = json_is_true(json_object_get(o, "draining"));
+        over = json_is_true(json_object_get(o, "drained"));
+        json_decref(o);
+        if (!drains)
+            return err_set(e, ST_CANCELLED,
+                           "wanted a drained router, found one that was told to undrain");
+    }
+    return ST_OK;
+}
+
+static int run_drain(struct call *c, struct err *e) {
+    if (strcmp(c->arg, "router")) return one_worker(c, e);
+    int st = ask(c->v, "POST", "/admin/v1/drain", NULL, 0, &c->body, e);
+    if (!st && c->v->wait) st = wait_for_drain(c, e);
+    return print_answer(st, c);
+}
+
+static int run_undrain(struct call *c, struct err *e) {
+    return print_answer(ask(c->v, "POST", "/admin/v1/undrain", NULL, 0, &c->body, e), c);
+}
+
+static int run_workers(struct call *c, struct err *e) {
+    int st = ask(c->v, "GET", "/admin/v1/workers", NULL, 0, &c->body, e);
+    return st ? st : print_workers(strbuf_str(&c->body), e);
+}
+
+static int run_requests(struct call *c, struct err *e) {
+    int st = ask(c->v, "GET", "/admin/v1/requests", NULL, 0, &c->body, e);
+    return st ? st : print_requests(strbuf_str(&c->body), e);
+}
+
+static int run_cancel(struct call *c, struct err *e) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "/admin/v1/requests/%.160s", c->arg);
+    return print_answer(ask(c->v, "DELETE", path, NULL, 0, &c->body, e), c);
+}
+
+static int run_config(struct call *c, struct err *e) {
+    return print_answer(ask(c->v, "GET", "/admin/v1/config", NULL, 0, &c->body, e), c);
+}
+
+static int run_reload(struct call *c, struct err *e) {
+    return print_answer(ask(c->v, "POST", "/admin/v1/reload", NULL, 0, &c->body, e), c);
+}
+
+static int run_log_level(struct call *c, struct err *e) {
     struct strbuf q = {0};
     strbuf_add_str(&q, "{\"level\":");
-    jsontext_string(&q, level, strlen(level));
+    jsontext_string(&q, c->arg, strlen(c->arg));
     strbuf_add_char(&q, '}');
-    int st = ask(v, "PUT", "/admin/v1/log_level", &q, 0, body, e);
+    int st = ask(c->v, "PUT", "/admin/v1/log_level", &q, 0, &c->body, e);
     strbuf_fini(&q);
-    return st;
+    return print_answer(st, c);
 }
+
+enum argument { ARG_NONE, ARG_RANK, ARG_RANK_OR_ROUTER, ARG_RANK_OR_ALL, ARG_ROUTER, ARG_TEXT };
+
+static const struct command {
+    const char *name;
+    enum argument argument;
+    const char *wanted; // what stands behind it
+    int (*run)(struct call *c, struct err *e);
+} commands[] = {
+    {"workers", ARG_NONE, "nothing", run_workers},
+    {"requests", ARG_NONE, "nothing", run_requests},
+    {"drain", ARG_RANK_OR_ROUTER, "a worker's rank, or router", run_drain},
+    {"undrain", ARG_ROUTER, "router", run_undrain},
+    {"resume", ARG_RANK, "a worker's rank", one_worker},
+    {"stop", ARG_RANK, "a worker's rank", one_worker},
+    {"start", ARG_RANK, "a worker's rank", one_worker},
+    {"restart", ARG_RANK_OR_ALL, "a worker's rank, or all", run_restart},
+    {"cancel", ARG_TEXT, "a request's id", run_cancel},
+    {"config", ARG_NONE, "nothing", run_config},
+    {"reload", ARG_NONE, "nothing", run_reload},
+    {"log-level", ARG_TEXT, "debug, info, warn or error", run_log_level},
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
 
 // The first line of --key-file takes the place of --key.
 static int read_key(struct values *v, struct err *e) {
@@ -251,56 +342,53 @@ static int read_key(struct values *v, struct err *e) {
     return ST_OK;
 }
 
-static int print_answer(int st, const struct strbuf *body) {
-    if (!st) printf("%s", strbuf_str(body));
-    return st;
+static bool argument_fits(enum argument kind, const char *arg) {
+    bool is_rank = *arg && strlen(arg) <= 9 && strspn(arg, "0123456789") == strlen(arg);
+    switch (kind) {
+    case ARG_NONE: return false;
+    case ARG_RANK: return is_rank;
+    case ARG_RANK_OR_ROUTER: return is_rank || !strcmp(arg, "router");
+    case ARG_RANK_OR_ALL: return is_rank || !strcmp(arg, "all");
+    case ARG_ROUTER: return !strcmp(arg, "router");
+    case ARG_TEXT: return *arg != '\0';
+    }
+    return false;
 }
 
-// ST_NOT_FOUND: no such command.
-static int run(const struct values *v, const char *const *args, int n, struct strbuf *body,
-               struct err *e) {
-    const char *what = n ? args[0] : "";
-    char path[PATH_BYTES];
-    if (n == 1 && !strcmp(what, "workers")) {
-        int st = ask(v, "GET", "/admin/v1/workers", NULL, 0, body, e);
-        return st ? st : print_workers(strbuf_str(body), e);
-    }
-    if (n == 1 && !strcmp(what, "requests")) {
-        int st = ask(v, "GET", "/admin/v1/requests", NULL, 0, body, e);
-        return st ? st : print_requests(strbuf_str(body), e);
-    }
-    if (n == 1 && !strcmp(what, "config"))
-        return print_answer(ask(v, "GET", "/admin/v1/config", NULL, 0, body, e), body);
-    if (n == 1 && (!strcmp(what, "drain") || !strcmp(what, "undrain"))) {
-        snprintf(path, sizeof path, "/admin/v1/%s", what);
-        return print_answer(ask(v, "POST", path, NULL, 0, body, e), body);
-    }
-    if (n == 2 && !strcmp(what, "cancel")) {
-        snprintf(path, sizeof path, "/admin/v1/requests/%.160s", args[1]);
-        return print_answer(ask(v, "DELETE", path, NULL, 0, body, e), body);
-    }
-    if (n == 2 && !strcmp(what, "log-level"))
-        return print_answer(set_log_level(v, args[1], body, e), body);
-    if (n == 2 && !strcmp(what, "restart") && !strcmp(args[1], "all"))
-        return restart_all(v, body, e);
-    for (int i = 0; n == 2 && i < VERBS; i++)
-        if (!strcmp(what, verbs[i].name))
-            return one_worker(v, what, verbs[i].state, args[1], body, e);
-    return ST_NOT_FOUND;
+// Which command that is. ST_INVAL: none, and e says what was wanted and what was found.
+static int choose(const struct command **ret, const char *const *args, int n, struct err *e) {
+    const struct command *c = NULL;
+    for (int i = 0; n && i < COMMANDS; i++)
+        if (!strcmp(args[0], commands[i].name)) c = &commands[i];
+    if (!n) return err_set(e, ST_INVAL, "wanted a command, found none");
+    if (!c) return err_set(e, ST_INVAL, "wanted one of the commands below, found '%.64s'", args[0]);
+    int wanted = 1 + (c->argument != ARG_NONE);
+    if (n < wanted)
+        return err_set(e, ST_INVAL, "%s: wanted %s behind it, found nothing", c->name, c->wanted);
+    if (n > wanted)
+        return err_set(e, ST_INVAL, "%s: wanted %s behind it, found '%.64s'", c->name,
+                       wanted == 1 ? c->wanted : "nothing more", args[wanted]);
+    if (wanted == 2 && !argument_fits(c->argument, args[1]))
+        return err_set(e, ST_INVAL, "%s: wanted %s behind it, found '%.64s'", c->name, c->wanted,
+                       args[1]);
+    *ret = c;
+    return ST_OK;
 }
 
 static void usage(const struct settings *s, FILE *out) {
     fputs("use: railyard ctl WHAT [flags], where WHAT is one of\n"
           "  workers                 the workers and their states\n"
           "  requests                the requests in flight\n"
-          "  drain RANK              no new streams; those that run finish\n"
-          "  resume RANK             takes streams again\n"
+          "  drain RANK              a worker takes no new streams; those that run finish\n"
+          "  resume RANK             it takes streams again\n"
           "  stop RANK, start RANK   drain and end; start one that is stopped or failed\n"
           "  restart RANK            drain, end, start\n"
           "  restart all             every worker in turn, each ready before the next\n"
-          "  drain, undrain          the whole router: not ready any more; ready again\n"
+          "  drain router            the whole router: not ready any more, then no new requests\n"
+          "  undrain router          ready again\n"
           "  cancel ID               end a request; its client gets an error\n"
           "  config                  the settings in effect, as JSON\n"
+          "  reload                  keys, certificate, and settings of the file that may change\n"
           "  log-level LEVEL         debug, info, warn or error\n"
           "flags:\n",
           out);
@@ -313,30 +401,33 @@ int cmd_ctl(int argc, char **argv) {
     struct err e = {0};
     settings_init(&s, table, sizeof table / sizeof *table, &v);
     const char **args = calloc((size_t)argc + 1, sizeof *args);
+    const struct command *command = NULL;
+    struct call c = {.v = &v};
     int n = 0, status = 2;
-    struct strbuf body = {0};
     signal(SIGPIPE, SIG_IGN); // a server that hangs up is an error
     bool help = false;
     for (int i = 0; i < argc; i++) help |= !strcmp(argv[i], "--help");
-    int st = help ? ST_OK : settings_parse(&s, argc, argv, args, &n, &e);
     if (help) {
         usage(&s, stdout);
         status = 0;
         goto out;
     }
+    int st = settings_parse(&s, argc, argv, args, &n, &e);
+    bool flags_fit = !st;
+    if (!st) st = choose(&command, args, n, &e);
     if (st) {
         fprintf(stderr, "railyard ctl: %s\n", e.msg);
+        if (flags_fit) usage(&s, stderr);
         goto out;
     }
+    c.name = command->name;
+    c.arg = command->argument == ARG_NONE ? NULL : args[1];
     st = read_key(&v, &e);
-    if (!st) st = run(&v, args, n, &body, &e);
-    if (st == ST_NOT_FOUND)
-        usage(&s, stderr);
-    else if (st)
-        fprintf(stderr, "railyard ctl: %s\n", e.msg);
-    status = st == ST_NOT_FOUND ? 2 : st ? 1 : 0;
+    if (!st) st = command->run(&c, &e);
+    if (st) fprintf(stderr, "railyard ctl: %s\n", e.msg);
+    status = st ? 1 : 0;
 out:
-    strbuf_fini(&body);
+    strbuf_fini(&c.body);
     free(args);
     settings_fini(&s);
     return status;

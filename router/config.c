@@ -156,7 +156,7 @@ static const struct setting table[] = {
      "handed on to workers: longest prompt and reply of a stream; 0: what fits"},
     {"streams", SETTING_INT, IN(streams), "0", 0, 4096, NULL, NULL,
      "handed on to workers: streams at once; 0: what fits"},
-    {"threads", SETTING_INT, IN(threads), "0", 0, 1024, NULL, NULL,
+    {"threads", SETTING_INT, IN(threads), "0", 0, 256, NULL, NULL,
      "handed on to workers: threads of the CPU backend; 0: one per CPU"},
     {"chunk", SETTING_INT, IN(chunk), "0", 0, 1 << 20, NULL, "tokens",
      "handed on to workers: prompt tokens filled in one round; 0: the engine's default"},

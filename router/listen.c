@@ -388,8 +388,12 @@ int listener_overload_status(const struct listener *l) {
     return l->config.overload_status;
 }
 
-bool listener_is_draining(const struct listener *l) {
-    return l->draining;
+void listener_set_closing(struct listener *l, bool on) {
+    l->closing_replies = on;
+}
+
+bool listener_is_closing(const struct listener *l) {
+    return l->draining || l->closing_replies;
 }
 
 uint32_t listener_connections(const struct listener *l) {

@@ -63,7 +63,9 @@ bool listener_is_local(const struct listener *l); // a loopback address or a uni
 const struct proxies *listener_proxies(const struct listener *l);
 int32_t listener_rank(const struct listener *l);
 int listener_overload_status(const struct listener *l);
-bool listener_is_draining(const struct listener *l);
+// Each HTTP/1 reply ends its connection while on: clients dial anew, and a balancer sends them elsewhere.
+void listener_set_closing(struct listener *l, bool on);
+bool listener_is_closing(const struct listener *l); // or draining
 uint32_t listener_connections(const struct listener *l);
 
 // In the order of a drain: replies say that the connection closes and HTTP/2 gets GOAWAY; no more connections and the

@@ -68,6 +68,7 @@ struct listener {
     bool accept_paused;     // at connections_max: one connection waits to be accepted
     uint64_t full_since_ms; // 0: there is room
     bool draining, stopped;
+    bool closing_replies; // as listener_set_closing
     struct send_set sends;
     char url[LISTEN_URL_BYTES];
     bool is_unix;

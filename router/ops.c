@@ -41,7 +41,7 @@ static const struct http_endpoint endpoints[] = {
     {"/admin/v1/workers/", true, HTTP_GET | HTTP_POST, admin_handle_worker, "admin", HTTP_ADMIN},
     {"/admin/v1/restart", false, HTTP_POST, admin_handle_restart, "admin", HTTP_ADMIN},
     {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin", HTTP_ADMIN},
-    {"/admin/v1/drain", false, HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
+    {"/admin/v1/drain", false, HTTP_GET | HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
     {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin", HTTP_ADMIN},
     {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin", HTTP_ADMIN},
     {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin", HTTP_ADMIN},
@@ -86,7 +86,7 @@ int ops_start(struct ops **ret, const struct ops_config *oc, struct err *e) {
     const struct config *c = oc->config;
     struct ops *o = mem_calloc(1, sizeof *o);
     o->status = (struct status_source){
-        .config = c, .metrics = oc->metrics, .snapshots = oc->snapshots, .admin = oc->admin};
+        .metrics = oc->metrics, .snapshots = oc->snapshots, .admin = oc->admin};
     uv_loop_init(&o->loop);
     struct listener_config lc = {
         .loop = &o->loop,

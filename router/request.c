@@ -362,8 +362,7 @@ static void admit(struct request *r) {
     read_head(r);
     if (s->refusing) {
         struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
+        server_draining(s, &e);
         request_fail(r, &e);
         return;
     }

@@ -298,7 +298,7 @@ static void set_head(struct send *s, const struct send_head *h, size_t length) {
     if (h->queue_ms >= 0) header_int(req, "x-railyard-queue-ms", h->queue_ms);
     if (h->first_token_ms >= 0) header_int(req, "x-railyard-first-token-ms", h->first_token_ms);
     if (h->processing_ms >= 0) header_int(req, "openai-processing-ms", h->processing_ms);
-    if (listener_is_draining(s->call->listener)) req->http1_is_persistent = 0;
+    if (listener_is_closing(s->call->listener)) req->http1_is_persistent = 0;
     s->call->status = h->status;
 }
 

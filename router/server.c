@@ -24,8 +24,7 @@
 #include "router/metrics.h"
 #include "router/model.h"
 #include "router/ops.h"
-#include "router/pick.h"
-#include "router/prepare.h"
+#include "router/place.h"
 #include "router/proxies.h"
 #include "router/relay.h"
 #include "router/report.h"
@@ -71,96 +70,6 @@ struct runner {
 };
 
 /* ---- placing ---- */
-
-// A reply that has begun goes on only where its bits would be the same, and where all of it has room.
-static bool can_take(const struct choice *c, const struct backend *b,
-                     const struct backend_info *info) {
-    char kind[FINGERPRINT_DIGEST_BYTES];
-    if (c->ids.len == 0) return true;
-    backend_kind(b, kind);
-    return resume_fits(&c->resume, kind) &&
-           info->status.context_max >= choice_prompt(c)->len + c->max_tokens;
-}
-
-static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
-                       struct pick_worker *ret) {
-    struct backend *b = backends_at(s->backends, rank);
-    struct backend_info info;
-    backend_info(b, &info);
-    *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY && request_may_run_at(c->request, c, rank) &&
-                 can_take(c, b, &info),
-        .room = backend_room(b),
-        .streams = info.streams_sent,
-        .unfilled_tokens = relay_unfilled(s->relay, rank),
-        .fill_tokens_per_s = info.status.fill_tokens_per_s,
-        .round_ms = info.status.round_ms,
-    };
-}
-
-// A worker's window may be smaller than what was known when the request came.
-static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
-    struct backend_info info;
-    backend_info(b, &info);
-    const struct request *r = c->request;
-    uint32_t context = info.status.context_max;
-    if (!context || c->ids.len) return ST_OK; // its length was settled with its first id
-    return prepare_limit(r, &r->prompts[c->prompt_idx], context, r->server->config->output_default,
-                         &c->max_tokens, e);
-}
-
-// One try. ST_FULL: no worker takes it now; *ret_rank then names one that refused, or is -1.
-static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
-                         uint32_t count, int *ret_rank) {
-    struct err why = {0};
-    struct pick_request wanted = {.prompt_tokens = (uint32_t)(choice_prompt(c)->len + c->ids.len),
-                                  .affinity = c->request->affinity};
-    bool by_affinity;
-    *ret_rank = pick(workers, count, &wanted, &by_affinity);
-    if (*ret_rank < 0) return ST_FULL;
-    struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
-    struct apierr e;
-    if (fit_to(c, b, &e)) {
-        request_fail(c->request, &e);
-        return ST_INVAL;
-    }
-    if (relay_submit(s->relay, c, b, &why)) return ST_FULL;
-    metrics_add(s->metrics,
-                c->request->pinned == *ret_rank ? METRIC_PLACED_PINNED
-                : by_affinity                   ? METRIC_PLACED_AFFINITY
-                                                : METRIC_PLACED_LOAD,
-                1);
-    return ST_OK;
-}
-
-// ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
-static int place(struct server *s, struct choice *c) {
-    struct pick_worker workers[SNAPSHOT_WORKERS_MAX];
-    uint32_t count = min_u32(backends_count(s->backends), SNAPSHOT_WORKERS_MAX);
-    for (uint32_t rank = 0; rank < count; rank++) ask_worker(s, c, rank, &workers[rank]);
-    for (;;) {
-        int rank;
-        int st = place_on_best(s, c, workers, count, &rank);
-        if (st == ST_INVAL) return st;
-        if (st == ST_OK) break;
-        if (rank < 0) return ST_FULL;
-        workers[rank].ready = false; // its own queue is full: the next best
-    }
-    queue_left(&s->queue, &c->queue_item, mono_ms());
-    return ST_OK;
-}
-
-// In order; but one that waits for a worker of its kind, or for its own, does not hold up those behind it.
-static void place_all(struct server *s) {
-    struct queue_item *i;
-    queue_begin(&s->queue);
-    while ((i = queue_first(&s->queue))) {
-        struct choice *c = choice_of_item(i);
-        if (place(s, c) != ST_FULL) continue; // it has left: to a worker, or failed
-        if (c->ids.len == 0 && c->request->pinned < 0) return;
-        queue_pass(&s->queue, i);
-    }
-}
 
 void server_want_place(struct server *s) {
     s->place_wanted = true;
@@ -225,7 +134,9 @@ static void count_pinned(const struct server *s, struct snapshot *shot) {
 
 void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
+    shot->config = s->config;
     shot->draining = s->draining;
+    shot->ending = s->ending;
     shot->ever_ready = s->ever_ready;
     shot->wait_predicted_s = queue_wait_s(&s->queue);
     snapshot_fill_workers(shot, s->backends);
@@ -437,24 +348,45 @@ int server_set_draining(struct server *s, bool on, struct apierr *e) {
     if (!s->draining && on) s->operator_drain_ms = mono_ms();
     s->draining = on;
     if (!on) s->refusing = false;
+    for (uint32_t i = 0; i < s->listener_count; i++) listener_set_closing(s->listeners[i], on);
     server_publish(s);
     return ST_OK;
 }
 
+void server_drain(const struct server *s, struct server_drain *ret) {
+    *ret = (struct server_drain){
+        .draining = s->draining,
+        .drained = s->draining && s->refusing && TAILQ_EMPTY(&s->requests),
+        .requests = metrics_get_in_flight(s->metrics),
+    };
+}
+
+void server_draining(const struct server *s, struct apierr *ret) {
+    apierr_set(ret, APIERR_DRAINING, NULL, "the server is %s",
+               s->ending ? "shutting down" : "being drained by its operator");
+    ret->retry_after_ms = 1000;
+}
+
 // Refusing begins when load balancers have had the time to see that it is not ready.
-static void settle_operator_drain(struct server *s, uint64_t now) {
-    bool settled = (double)(now - s->operator_drain_ms) >= s->config->settle_s * 1000;
-    if (s->draining && settled) s->refusing = true;
+static void go_on_with_operator_drain(struct server *s, uint64_t now) {
+    if (!s->draining) return;
+    double settle_ms = s->config->settle_s * 1000;
+    double since_ms = (double)(now - s->operator_drain_ms);
+    s->refusing |= since_ms >= settle_ms;
+    if (since_ms < settle_ms + s->config->drain_s * 1000 || TAILQ_EMPTY(&s->requests)) return;
+    struct apierr e;
+    server_draining(s, &e);
+    fail_all(s, &e);
 }
 
 static void begin_drain(struct runner *r) {
     r->phase = SETTLING;
     notify_send("STOPPING=1\nSTATUS=draining");
     r->drain_since_ms = mono_ms();
-    r->s.draining = true;
+    r->s.draining = r->s.ending = true;
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
-             (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
-             r->config->drain_s);
+             (unsigned long long)metrics_get_in_flight(r->s.metrics), r->s.config->settle_s,
+             r->s.config->drain_s);
     each_listener(&r->s, listener_drain);
     server_publish(&r->s);
 }
@@ -463,8 +395,8 @@ static void begin_drain(struct runner *r) {
 static void drain(struct runner *r, uint64_t now) {
     struct server *s = &r->s;
     uint64_t since = now - r->drain_since_ms;
-    double settle_ms = r->config->settle_s * 1000,
-           timeout_ms = settle_ms + r->config->drain_s * 1000;
+    double settle_ms = s->config->settle_s * 1000,
+           timeout_ms = settle_ms + s->config->drain_s * 1000;
     if (r->phase == SETTLING && (double)since >= settle_ms) {
         r->phase = FINISHING;
         s->refusing = true;
@@ -472,8 +404,7 @@ static void drain(struct runner *r, uint64_t now) {
     }
     if (r->phase == FINISHING && (double)since >= timeout_ms) {
         struct apierr e;
-        apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
-        e.retry_after_ms = 1000;
+        server_draining(s, &e);
         fail_all(s, &e);
     }
     if (r->phase == FINISHING && TAILQ_EMPTY(&s->requests)) {
@@ -560,7 +491,7 @@ static void on_tick(uv_timer_t *t) {
         request_tick(q, now);
     }
     if (r->phase == RUNNING) give_up_without_workers(r);
-    if (r->phase == RUNNING) settle_operator_drain(s, now);
+    if (r->phase == RUNNING) go_on_with_operator_drain(s, now);
     if (r->phase < STOPPING_WORKERS) control_tick(s->control);
     if (r->phase != RUNNING && r->phase < STOPPING_WORKERS) drain(r, now);
     access_flush(s->access);
@@ -644,8 +575,10 @@ static int open_all(struct runner *r, struct err *e) {
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
-    s->status = (struct status_source){
-        .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
+    s->status =
+        (struct status_source){.metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
+    snapshots_begin(s->snapshots)->config = s->config; // the ops thread may be asked at once
+    snapshots_publish(s->snapshots);
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
     int ops_fd = activate_take("ops");

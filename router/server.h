@@ -54,6 +54,7 @@ struct server {
     bool ever_ready;
     bool draining;              // not ready any more: it ends, or an operator wants it so
     bool refusing;              // and new requests are turned away
+    bool ending;                // it will not come back from it
     uint64_t operator_drain_ms; // an operator's drain began then; 0: none
     bool place_wanted;
 };
@@ -64,9 +65,16 @@ int server_run(struct config *c, bool spawn);
 
 // The snapshot as of now, for whoever reads it next.
 void server_publish(struct server *s);
-// An operator's drain of the whole router: not ready at once, new requests refused after drain.settle_s; or its end.
+// An operator's drain of the whole router: not ready at once, new requests refused after drain.settle_s, and what still
+// runs drain.timeout_s later fails; or its end.
 // APIERR_CONFLICT: the router is ending.
 int server_set_draining(struct server *s, bool on, struct apierr *e);
+struct server_drain {
+    bool draining, drained; // drained: nothing is left, and nothing new is taken
+    uint64_t requests;      // in flight
+};
+void server_drain(const struct server *s, struct server_drain *ret);
+void server_draining(const struct server *s, struct apierr *ret); // what a client is told
 // Waiting requests are placed on workers with room before the loop sleeps next. From anywhere on the loop.
 void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct backends;
+struct config;
 
 enum {
     SNAPSHOT_WORKERS_MAX = 64,
@@ -47,7 +48,9 @@ struct snapshot_worker {
 };
 
 struct snapshot {
+    const struct config *config; // in effect; stands until the router ends
     bool draining, ever_ready;
+    bool ending; // it drains because it ends
     uint32_t ready, loading; // workers
     double wait_predicted_s;
     uint32_t worker_count; // ranks that a worker has or had

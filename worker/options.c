@@ -4,6 +4,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "kernels/cpu_pool.h"
 #include "worker/engine/engine.h"
 
 #include <stddef.h>
@@ -38,7 +39,7 @@ static const struct setting table[] = {
      "streams at once; 0: what fits"},
     {"memory-fraction", SETTING_REAL, IN(memory_fraction), "1", 0.01, 1, NULL, NULL,
      "part of the free memory to take"},
-    {"threads", SETTING_INT, IN(threads), "0", 0, 1024, NULL, NULL,
+    {"threads", SETTING_INT, IN(threads), "0", 0, CPU_POOL_THREADS_MAX, NULL, NULL,
      "threads of the CPU backend; 0: one for each CPU that this process may use"},
     {"chunk", SETTING_INT, IN(chunk), "0", 0, 1 << 20, NULL, "tokens",
      "prompt tokens of one stream filled in one round; 0: the engine's choice"},

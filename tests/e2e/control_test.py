@@ -174,6 +174,22 @@ def a_restart_moves_or_finishes_its_streams_and_makes_a_new_process():
 
 
 @test
+def an_asked_for_end_is_logged_as_one():
+    with two() as s:
+        both_ready(s)
+        post(s, "workers/1/stop", 202)
+        s.wait_worker(1, "stopped")
+        post(s, "workers/1/start", 202)
+        pid = s.wait_worker(1)["pid"]
+        post(s, "workers/1/restart", 202)
+        s.wait_worker(1, other_than_pid=pid)
+        s.signal(signal.SIGTERM)
+        check_eq(s.wait(), 0, "exit status")
+        check(" to=backoff" not in s.log_text(), "a planned end is logged as a wait for the next start")
+        check(s.log_text().count(" rank=1 generation=1 from=drained to=stopped") == 1, "the stop is not logged as drained, then stopped")
+
+
+@test
 def a_worker_started_by_hand_is_asked_to_end_and_may_come_back():
     with Server(command="router", wait_ready=False) as s:
         with Worker(s) as w:
@@ -259,10 +275,28 @@ def the_router_drains_and_undrains():
         check_eq(s.get("/readyz").status, 503, "/readyz")
         check_eq(s.get("/livez").status, 200, "/livez")
         wait_for(lambda: s.post(CHAT, BODY).status == 503, "new requests are refused")
-        check_eq(s.post(CHAT, BODY).json()["error"]["code"], "draining", "code")
+        refused = s.post(CHAT, BODY)
+        check_eq(refused.json()["error"]["code"], "draining", "code")
+        check_in("drained by its operator", refused.json()["error"]["message"], "message")
+        check_eq(refused.header("connection"), "close", "Connection")
+        check_eq(s.get("/health").json()["error"]["message"], "Draining", "/health")
+        check_eq(admin(s, "GET", "drain", None, 200).json(), {"draining": True, "drained": False, "requests": 1}, "state")
         stream.sha()
+        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json(), {"draining": True, "drained": True, "requests": 0}, "state")
         post(s, "undrain", 200)
         check_eq(s.get("/readyz").status, 200, "/readyz")
+        s.chat(**BODY)
+
+
+@test
+def what_outlives_a_drain_of_the_router_is_told_so():
+    with Server("--threads=1", "--drain.timeout_s=0.2", "--worker.progress_s=300") as s:
+        with s.held({**LONG, "max_tokens": 3900}) as stream:
+            post(s, "drain", 200)
+            error = stream.rest()[-1]["error"]
+            check_eq((error["code"], error["message"]), ("draining", "the server is being drained by its operator"), "error")
+        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json()["drained"], True, "drained")
+        post(s, "undrain", 200)
         s.chat(**BODY)
 
 
@@ -340,10 +374,34 @@ def ctl_does_what_the_api_does():
         check_in("no request", ctl("cancel", "nobody", wanted=1), "cancel")
         check_in('"workers":2', ctl("config"), "config")
         check_in("warn", ctl("log-level", "warn"), "log-level")
-        check_in("true", ctl("drain"), "drain")
-        check_in("false", ctl("undrain"), "undrain")
-        check_in("use: railyard ctl", ctl("dance", wanted=2), "usage")
+        check_eq(ctl("config")[-1], "\n", "the end of config")
+        check_in('"drained":true', ctl("drain", "router", "--wait"), "drain router --wait")
+        check_eq(s.get("/readyz").status, 503, "/readyz")
+        check_in('"draining":false', ctl("undrain", "router"), "undrain")
+        check_eq(s.get("/readyz").status, 200, "/readyz")
         check_in("use: railyard ctl", ctl("--help"), "help")
+        # What was drained tells its state after the resume, not before it.
+        ctl("drain", "1", "--wait")
+        check_in(" ready ", ctl("resume", "1"), "resume")
+
+
+@test
+def ctl_names_the_word_that_does_not_fit():
+    for args, wanted in [
+            ([], "wanted a command, found none"), (["dance"], "found 'dance'"),
+            (["drain"], "drain: wanted a worker's rank, or router behind it, found nothing"),
+            (["drain", "all"], "drain: wanted a worker's rank, or router behind it, found 'all'"),
+            (["undrain"], "undrain: wanted router behind it, found nothing"),
+            (["restart", "x1"], "restart: wanted a worker's rank, or all behind it, found 'x1'"),
+            (["resume", ""], "resume: wanted a worker's rank behind it, found ''"),
+            (["workers", "0"], "workers: wanted nothing behind it, found '0'"),
+            (["stop", "0", "1"], "stop: wanted nothing more behind it, found '1'"),
+            (["cancel"], "cancel: wanted a request's id behind it, found nothing"),
+            (["workers", "--timeout"], "--timeout: wanted a value, found none")]:
+        # No router listens there: a command that is refused asks nobody.
+        code, out, err = run_program("ctl", "--ops=127.0.0.1:1", *args)
+        check_eq((code, out), (2, ""), f"ctl {args}")
+        check_in(wanted, err.splitlines()[0], f"ctl {args}")
 
 
 @test

@@ -27,6 +27,7 @@ SEED = int(os.environ.get("RAILYARD_FUZZ_SEED", "0")) or int(time.time())
 BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 40, "ignore_eos": True,
         "temperature": 0.8, "seed": 3}
 HELLO, WELCOME, VOCAB, SUBMIT, CANCEL, TOKENS, DONE, FAIL, STATUS, DRAIN, GOODBYE, PING, PONG = range(1, 14)
+VERSION = 2
 
 
 def corpus():
@@ -117,7 +118,7 @@ class HostileWorker:
         self.s, self.rng, self.damage, self.tally = s, rng, Damage(rng), collections.Counter()
 
     def hello(self):
-        return [HELLO, 0, 1, 1, -1, os.getpid(), False, f"hostile-{self.rng.random()}", "hostile", "demo", "", "", "",
+        return [HELLO, 0, VERSION, VERSION, -1, os.getpid(), False, f"hostile-{self.rng.random()}", "hostile", "demo", "", "", "",
                 ["build", "checkpoint", "device", "kv", "rope"]]
 
     def in_lobby(self):
@@ -240,7 +241,7 @@ class HostileRouter:
             self.tally["HELLO"] += 1
             self.generation += 1
             own = self.listen(f"w0.{self.generation}.sock")
-            answer = msgpack.packb([WELCOME, 0, 1, 0, self.generation, 77, f"ipc://{self.folder}/w0.{self.generation}.sock", 5.0])
+            answer = msgpack.packb([WELCOME, 0, VERSION, 0, self.generation, 77, f"ipc://{self.folder}/w0.{self.generation}.sock", 5.0])
             if self.rng.random() < 0.2:
                 self.tally["damaged WELCOME"] += 1
                 conn.sendall(struct.pack("<I", self.rng.choice([0, len(answer), 2**31])) + self.damage.bytes(answer))

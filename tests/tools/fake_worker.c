@@ -20,7 +20,7 @@
  *                                routers send), flood (10,000 STATUS at once). none: nothing
  *     --silent                   joins, says nothing more and answers nothing
  *     --mute                     never says HELLO
- *     --versions=LO-HI           of HELLO ("1-1")
+ *     --versions=LO-HI           of HELLO ("2-2")
  *     --once                     ends when the router goes; otherwise it dials the lobby again
  *     --clock --phase=P          rounds begin at P of --rate's period of the monotonic clock; each id is that clock in
  *                                steps of 50 us, modulo 4,000 (tests/bench/load_client.h)
@@ -68,7 +68,7 @@ static const struct setting table[] = {
     {"script", SETTING_STRING, AT(script), NULL, 0, 0, NULL, NULL, "a line for each SUBMIT"},
     {"garbage", SETTING_CHOICE, AT(garbage), "none", 0, 0,
      "none|bytes|lie|huge|type|stale|router|flood", NULL, "what is sent once ready"},
-    {"versions", SETTING_STRING, AT(versions), "1-1", 0, 0, NULL, NULL, "of HELLO"},
+    {"versions", SETTING_STRING, AT(versions), "2-2", 0, 0, NULL, NULL, "of HELLO"},
     {"rank", SETTING_INT, AT(rank), "-1", -1, 1 << 20, NULL, NULL, "wanted; -1: any"},
     {"streams", SETTING_INT, AT(streams), "8", 1, 4096, NULL, NULL, "at once"},
     {"context", SETTING_INT, AT(context), "4096", 1, 1 << 20, NULL, NULL, "ids of a stream"},

@@ -88,8 +88,8 @@ TEST(bad_values_are_refused_by_name) {
         {"--zzzzzzzzzz=3", "--help"},
         {"--port=3", "no setting 'port' (--help lists them)"}, // nothing is near enough to be meant
         {"--max=3", "no setting 'max' (--help lists them)"},
-        {"--name", "needs a value"},
-        {"--config", "needs a value"},
+        {"--name", "wanted a value, found none"},
+        {"--config", "wanted a value, found none"},
         {"--config=/nowhere/x", "/nowhere/x"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -506,8 +506,8 @@ TEST(bytes_of_a_text_that_are_no_utf8_go_as_question_marks) {
 TEST(the_highest_common_version_is_picked_and_none_is_0) {
     static const struct {
         uint32_t lo, hi, want;
-    } cases[] = {{1, 1, 1}, {1, 9, 1},          {0, 1, 1}, {0, 0, 0},
-                 {2, 9, 0}, {0, UINT32_MAX, 1}, {5, 1, 0}, {UINT32_MAX, UINT32_MAX, 0}};
+    } cases[] = {{2, 2, 2}, {1, 9, 2},          {0, 2, 2}, {0, 1, 0},
+                 {3, 9, 0}, {0, UINT32_MAX, 2}, {5, 1, 0}, {UINT32_MAX, UINT32_MAX, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         CHECK_EQ(frame_version_pick(cases[i].lo, cases[i].hi), cases[i].want);
 }

@@ -79,6 +79,9 @@ static char *names[] = {(char[]){"tiny"}};
 void server_want_place(struct server *s) {
     s->place_wanted = true;
 }
+void server_draining(const struct server *s, struct apierr *ret) {
+    apierr_set(ret, APIERR_DRAINING, NULL, "draining");
+}
 void server_no_worker(const struct server *s, struct apierr *ret) {
     apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready");
     ret->retry_after_ms = 2000;

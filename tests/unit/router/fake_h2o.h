@@ -118,7 +118,7 @@ static inline const char *fake_header(const struct fake *f, const char *name) {
 struct send_set *listener_sends(struct listener *l) {
     return &fake_sends;
 }
-bool listener_is_draining(const struct listener *l) {
+bool listener_is_closing(const struct listener *l) {
     return fake_draining;
 }
 int listener_overload_status(const struct listener *l) {
