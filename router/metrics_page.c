@@ -346,7 +346,7 @@ static void worker_failures(struct page *p) {
 static void worker_kinds(struct page *p, const char *name, const char *help, bool accepted) {
     family(p, name, "counter", help);
     for (uint32_t i = 0; i < p->s->worker_count; i++)
-        for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
+        for (uint32_t k = 0; k < FRAME_DRAFT_KINDS && is_asked(p, &p->s->workers[i]); k++) {
             uint32_t rank = p->s->workers[i].rank;
             const counter *c =
                 accepted ? p->m->worker_counts[rank].accepted : p->m->worker_counts[rank].drafted;
