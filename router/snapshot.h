@@ -50,7 +50,7 @@ struct snapshot_worker {
 struct snapshot {
     const struct config *config; // in effect; stands until the router ends
     bool draining, ever_ready;
-    bool ending; // it drains because it ends
+    bool ending;             // it drains because it ends
     uint32_t ready, loading; // workers
     double wait_predicted_s;
     uint32_t worker_count; // ranks that a worker has or had
