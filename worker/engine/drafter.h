@@ -10,8 +10,8 @@
  * so carve runs many times, each time with other numbers in *lim (and in model.lim: pages, pages_per_slot, slots):
  * the drafter keeps the pointers and reads them in carve, never before. They stand still from load on. Keys per
  * position of a stream need no room of slots * context: pages of its own, numbered as the target's, with model.page_table,
- * grow with model.lim.pages. Engine thread only. After load no call allocates or fails: trouble of the device comes out of
- * ops->sync. */
+ * grow with model.lim.pages. In absorb and propose the model's scratch, head_x and logits are free to use. Engine thread
+ * only. After load no call allocates or fails: trouble of the device comes out of ops->sync. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ struct draft_ask {
     uint32_t slot;
     uint32_t anchor; // the id drawn last, which no row was fed with yet
     uint32_t pos;    // its position: rows 0 .. pos - 1 are committed and were absorbed
-    uint32_t want;   // at most so many ids, 1 .. the drafter's ids_max
+    uint32_t want;   // at most so many ids, 1 .. ids_max; the stream has pages for their rows
     const struct sample_params
         *sampling; // for the noise that the draw at a position will use (kernels/sample/sample.h)
     uint32_t ret_count;              // 0 .. want
@@ -78,5 +78,4 @@ struct drafter {
 int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                 const struct drafter_limits *lim, struct err *e);
 // The target's own MTP head. ST_UNSUPPORTED: its checkpoint has none, or one that cannot be run; e says which.
-int mtp_open(struct drafter *ret, const struct model *m, const struct drafter_limits *lim,
-             struct err *e);
+int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *lim, struct err *e);

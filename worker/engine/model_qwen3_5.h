@@ -100,10 +100,18 @@ bool model_tied(const struct model *m); // the embedding is the head
 bool model_measure_work(struct model *m);
 void model_carve(struct model *m, struct carve *c, struct round *r);
 uint64_t model_kv_page_bytes(const struct model *m); // of a page in all layers, keys and values
+uint64_t model_kv_layer_page_bytes(const struct model *m); // in one layer
+// The cache of one layer, as the operations take it: keys of lim.pages pages at `keys`, the values behind them.
+struct kv_view model_kv_view(const struct model *m, devptr keys);
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);
 
 // Runs the rows of a round through all layers. States of runs without record advance.
 void model_forward(struct model *m, const struct round *r);
+// One layer of full attention more, for a drafter: r's rows in h, at the angles of their positions (model_angles). r's
+// tables are on the device.
+void model_attn_layer(struct model *m, const struct layer_weights *l, const struct kv_view *kv,
+                      const struct round *r);
+void model_angles(struct model *m, const struct round *r);
 // Logits of picks first .. first + count - 1 of the round last forwarded, into m->logits [count, V].
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count);
 // Advances the states of recorded runs by the rows each keeps. runs: slot, pos and record as in the round; count: kept.
