@@ -182,15 +182,9 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-<<<<<<< HEAD
 static const char *const handed_on[] = {
-    "backend",         "context", "streams",     "threads",    "chunk", "kv",
-    "memory-fraction", "drafter", "draft-kinds", "draft-rows", "costs", "debug.fault"};
-=======
-static const char *const handed_on[] = {"backend", "embedding",       "context",
-                                        "streams", "threads",         "chunk",
-                                        "kv",      "memory-fraction", "debug.fault"};
->>>>>>> main
+    "backend",         "embedding", "context",     "streams",    "threads", "chunk",      "kv",
+    "memory-fraction", "drafter",   "draft-kinds", "draft-rows", "costs",   "debug.fault"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;

@@ -139,24 +139,15 @@ static void on_gone(void *arg) {
 static void observe_choice(const struct choice *c, struct metrics *m) {
     double decode_s = c->first_us ? (double)(c->last_us - c->first_us) / 1e6 : 0;
     if (c->taken > 1)
-<<<<<<< HEAD
-        metrics_observe(m, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(c->taken - 1), 1);
-    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
-    metrics_add(m, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
-    metrics_add(m, METRIC_PREFIX_HITS, c->cached_tokens);
-    for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
-        metrics_add(m, METRIC_DRAFTED, c->drafted[k]);
-        metrics_add(m, METRIC_DRAFTS_ACCEPTED, c->accepted[k]);
-    }
-=======
         metrics_observe_at(m, c->rank, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(c->taken - 1),
                            1);
     metrics_observe_at(m, c->rank, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
     metrics_add_at(m, c->rank, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
     metrics_add_at(m, c->rank, METRIC_PREFIX_HITS, c->cached_tokens);
-    metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted);
-    metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted);
->>>>>>> main
+    for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
+        metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted[k]);
+        metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted[k]);
+    }
 }
 
 static void observe_end(const struct request *r) {
