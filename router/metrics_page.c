@@ -333,16 +333,6 @@ static void worker_counter(struct page *p, const char *name, const char *help, c
     }
 }
 
-static void worker_failures(struct page *p) {
-    family(p, "railyard_worker_failures_total", "counter", "Workers that ended unasked, by why");
-    for (uint32_t i = 0; i < p->s->worker_count; i++)
-        for (int why = 0; why < BACKEND_FAILURE_COUNT && is_asked(p, &p->s->workers[i]); why++)
-            strbuf_printf(p->out,
-                          "railyard_worker_failures_total{rank=\"%u\",reason=\"%s\"} %" PRIu64 "\n",
-                          p->s->workers[i].rank, backend_failure_name((enum backend_failure)why),
-                          counter_get(&p->m->worker_failures[p->s->workers[i].rank][why]));
-}
-
 static void worker_kinds(struct page *p, const char *name, const char *help, bool accepted) {
     family(p, name, "counter", help);
     for (uint32_t i = 0; i < p->s->worker_count; i++)
@@ -353,6 +343,16 @@ static void worker_kinds(struct page *p, const char *name, const char *help, boo
             strbuf_printf(p->out, "%s{rank=\"%u\",kind=\"%s\"} %" PRIu64 "\n", name, rank,
                           frame_draft_kind(k), counter_get(&c[k]));
         }
+}
+
+static void worker_failures(struct page *p) {
+    family(p, "railyard_worker_failures_total", "counter", "Workers that ended unasked, by why");
+    for (uint32_t i = 0; i < p->s->worker_count; i++)
+        for (int why = 0; why < BACKEND_FAILURE_COUNT && is_asked(p, &p->s->workers[i]); why++)
+            strbuf_printf(p->out,
+                          "railyard_worker_failures_total{rank=\"%u\",reason=\"%s\"} %" PRIu64 "\n",
+                          p->s->workers[i].rank, backend_failure_name((enum backend_failure)why),
+                          counter_get(&p->m->worker_failures[p->s->workers[i].rank][why]));
 }
 
 static void worker_counters(struct page *p) {
