@@ -68,25 +68,21 @@ void model_bed_open(struct model_bed *b, const struct model_bed_config *c) {
     CHECK_OK(weights_fill(&b->model.w, b->ckpt, &b->ops, &load, &e), e);
     if (b->drafter.load) CHECK_OK(b->drafter.load(b->drafter.self, &e), e);
     set_pages(b);
+    b->sampling = c->sampling;
+    b->sampler = sample_new(b->model.w.head.rows);
     b->logits = mem_calloc((size_t)BED_ROWS * b->model.w.head.rows, sizeof *b->logits);
 }
 
 void model_bed_close(struct model_bed *b) {
     if (b->drafter.close) b->drafter.close(b->drafter.self);
     free(b->logits);
+    sample_free(b->sampler);
     round_fini(&b->round);
     b->ops.free(b->ops.ctx, b->block, b->bytes);
     model_fini(&b->model);
     checkpoint_close(b->ckpt);
     ops_close(&b->ops);
     cpu_pool_free(b->pool);
-}
-
-static uint32_t best_of(const float *x, uint32_t n) {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
 }
 
 uint32_t model_bed_feed(struct model_bed *b, const uint32_t *ids, uint32_t pos, uint32_t count,
@@ -99,9 +95,13 @@ uint32_t model_bed_feed(struct model_bed *b, const uint32_t *ids, uint32_t pos, 
     model_head(&b->model, &b->round, 0, count - first);
     b->ops.read(b->ops.ctx, b->logits, b->model.logits,
                 (uint64_t)(count - first) * vocab * sizeof *b->logits);
-    for (uint32_t i = first; ret && i < count; i++)
-        ret[i] = best_of(b->logits + (uint64_t)i * vocab, vocab);
-    return best_of(b->logits + (uint64_t)(count - first - 1) * vocab, vocab);
+    uint32_t id = 0;
+    for (uint32_t i = first; i < count; i++) {
+        id = sample_draw(b->sampler, b->logits + (uint64_t)(i - first) * vocab, &b->sampling, NULL,
+                         NULL, pos + i + 1);
+        if (ret) ret[i] = id;
+    }
+    return id;
 }
 
 void model_bed_keep(struct model_bed *b, uint32_t pos, uint32_t keep) {
@@ -136,8 +136,7 @@ static uint32_t fill(struct model_bed *b, const uint32_t *ids, uint32_t count) {
 // One round: the block, its verification, and what of it is kept. ids[pos] is the anchor. Returns rows kept.
 static uint32_t round_of(struct model_bed *b, uint32_t *ids, uint32_t pos, uint32_t left,
                          struct bed_drafted *total) {
-    static const struct sample_params greedy = {0};
-    struct draft_ask ask = {.anchor = ids[pos], .pos = pos, .sampling = &greedy};
+    struct draft_ask ask = {.anchor = ids[pos], .pos = pos, .sampling = &b->sampling};
     uint32_t next[DRAFT_IDS_MAX + 1], kept = 0;
     ask.want = min_u32(min_u32(b->drafter.ids_max, left), b->context - pos - 2);
     if (ask.want) b->drafter.propose(b->drafter.self, &ask, 1);
