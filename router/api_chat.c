@@ -119,8 +119,8 @@ static const char chunk_object[] = "chat.completion.chunk";
 
 // Up to the delta's first member.
 static struct strbuf *open_delta(struct choice *c) {
-    struct strbuf *out = shape_open_chunk(c->request, chunk_object);
-    strbuf_printf(out, ",\"choices\":[{\"index\":%u,\"delta\":{", c->index);
+    struct strbuf *out = shape_open_choice(c, chunk_object);
+    strbuf_add_str(out, ",\"delta\":{");
     return out;
 }
 
@@ -221,8 +221,8 @@ static void stream_choice_over(struct choice *c) {
     struct request *r = c->request;
     if (!send_begun(r->send)) shape_stream_begin(r);
     send_role(c);
-    struct strbuf *out = shape_open_chunk(r, chunk_object);
-    strbuf_printf(out, ",\"choices\":[{\"index\":%u,\"delta\":{}", c->index);
+    struct strbuf *out = shape_open_choice(c, chunk_object);
+    strbuf_add_str(out, ",\"delta\":{}");
     shape_choice_end(out, c);
 }
 

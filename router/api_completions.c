@@ -68,8 +68,8 @@ static void add_choice(struct strbuf *out, struct choice *c) {
 /* ---- streamed ---- */
 
 static struct strbuf *open_choice(struct choice *c, const char *text, size_t len) {
-    struct strbuf *out = shape_open_chunk(c->request, object);
-    strbuf_printf(out, ",\"choices\":[{\"index\":%u,\"text\":", c->index);
+    struct strbuf *out = shape_open_choice(c, object);
+    strbuf_add_str(out, ",\"text\":");
     shape_text(out, text, len);
     return out;
 }

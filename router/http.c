@@ -100,8 +100,9 @@ static int check_raw_head(const h2o_req_t *req, const struct http_limits *limits
     while (head < after && (*head == '\r' || *head == '\n')) head++; // RFC 9112, 2.2
     size_t left = (size_t)(after - head);
     const char *end = memmem(head, left, "\r\n\r\n", 4);
-    const char *bare = memmem(head, left, "\n\n", 2);
-    if (bare && (!end || bare < end)) end = bare;
+    // Behind the head there may be megabytes of a body or of a pipeline: they are not looked at.
+    const char *bare = memmem(head, end ? (size_t)(end - head) : left, "\n\n", 2);
+    if (bare) end = bare;
     size_t len = end ? (size_t)(end - head) : left;
     if (len > limits->head_bytes_max)
         return apierr_set(e, APIERR_HEADERS_TOO_LARGE, NULL,

@@ -45,6 +45,14 @@ void jsontext_string(struct strbuf *out, const char *s, size_t len) {
     strbuf_add_char(out, '"');
 }
 
+void jsontext_uint(struct strbuf *out, uint64_t x) {
+    char text[20]; // of UINT64_MAX
+    size_t at = sizeof text;
+    do text[--at] = (char)('0' + x % 10);
+    while (x /= 10);
+    strbuf_add(out, text + at, sizeof text - at);
+}
+
 void jsontext_real(struct strbuf *out, double x) {
     if (!isfinite(x)) {
         strbuf_add_str(out, "null");

@@ -212,10 +212,33 @@ static void note_filled(struct relay *r, struct choice *q, uint32_t filled) {
     q->filled = n;
 }
 
-static void note_times(struct relay *r, struct choice *q, uint32_t count) {
+// What is counted once for all streams of a frame.
+struct round {
+    uint64_t now_us;
+    uint64_t generated;
+    uint32_t same, of; // so many streams, one behind the other, got `of` ids each
+};
+
+static void note_count(struct relay *r, struct round *round, uint32_t count) {
+    if (round->same && count != round->of) {
+        metrics_observe(r->server->metrics, METRIC_TOKENS_PER_ROUND, round->of, round->same);
+        round->same = 0;
+    }
+    round->of = count;
+    round->same += count > 0;
+    round->generated += count;
+}
+
+static void end_round(struct relay *r, struct round *round, const struct backend *b) {
+    note_count(r, round, 0);
+    metrics_add_at(r->server->metrics, (int32_t)backend_rank(b), METRIC_GENERATION_TOKENS,
+                   round->generated);
+}
+
+static void note_times(struct relay *r, struct choice *q, struct round *round, uint32_t count) {
     struct metrics *m = r->server->metrics;
-    uint64_t now = mono_us();
-    metrics_add_at(m, q->rank, METRIC_GENERATION_TOKENS, count);
+    uint64_t now = round->now_us;
+    note_count(r, round, count);
     queue_charge(&q->queue_item, count);
     if (!q->first_us) {
         q->first_us = now;
@@ -226,7 +249,6 @@ static void note_times(struct relay *r, struct choice *q, uint32_t count) {
                            (double)(now - q->last_us) / 1e6 / count, count);
     }
     q->last_us = now;
-    metrics_observe(m, METRIC_TOKENS_PER_ROUND, count, 1);
 }
 
 static void note_moved(struct relay *r, struct choice *q, const struct backend *b) {
@@ -250,7 +272,8 @@ static void fail_broken(struct relay *r, struct choice *q, struct backend *b, ui
 }
 
 // False: the stream is broken and the worker with it.
-static bool take_entry(struct relay *r, struct backend *b, const struct frame_tokens_entry *t) {
+static bool take_entry(struct relay *r, struct backend *b, struct round *round,
+                       const struct frame_tokens_entry *t) {
     struct choice *q = find(r, b, t->stream);
     if (!q) return true;
     const struct params *p = &q->request->params;
@@ -263,7 +286,7 @@ static bool take_entry(struct relay *r, struct backend *b, const struct frame_to
         return false;
     }
     note_filled(r, q, q->to_fill);
-    note_times(r, q, t->ids.count);
+    note_times(r, q, round, t->ids.count);
     note_moved(r, q, b);
     q->state = CHOICE_DECODE;
     q->rounds++;
@@ -276,14 +299,17 @@ static bool take_entry(struct relay *r, struct backend *b, const struct frame_to
 }
 
 static void on_tokens(struct relay *r, struct backend *b, const struct frame_tokens *t) {
+    struct round round = {.now_us = mono_us()};
     uint64_t tokens = 0;
     for (uint32_t i = 0; i < t->count; i++) tokens += t->entries[i].ids.count;
     metrics_worker_round(r->server->metrics, backend_rank(b), (double)t->round_us / 1e6, tokens);
     for (uint32_t i = 0; i < t->count; i++) {
-        if (take_entry(r, b, &t->entries[i])) continue;
+        if (take_entry(r, b, &round, &t->entries[i])) continue;
+        end_round(r, &round, b);
         backend_drop(b, "ids of a stream did not follow on one another");
         return; // the frame's memory may be gone
     }
+    end_round(r, &round, b);
 }
 
 static void note_done(struct choice *q, const struct frame_done *d) {

@@ -31,8 +31,13 @@ void shape_head(struct strbuf *out, const struct request *r, const char *object)
 }
 
 void shape_ids(struct strbuf *out, const char *key, const uint32_t *v, size_t count) {
-    strbuf_printf(out, ",\"%s\":[", key);
-    for (size_t i = 0; i < count; i++) strbuf_printf(out, i ? ",%u" : "%u", v[i]);
+    strbuf_add_str(out, ",\"");
+    strbuf_add_str(out, key);
+    strbuf_add_str(out, "\":[");
+    for (size_t i = 0; i < count; i++) {
+        if (i) strbuf_add_char(out, ',');
+        jsontext_uint(out, v[i]);
+    }
     strbuf_add_char(out, ']');
 }
 
@@ -291,6 +296,13 @@ struct strbuf *shape_open_chunk(struct request *r, const char *object) {
     }
     struct strbuf *out = send_buffer(r->send);
     strbuf_add(out, r->chunk_head.p, r->chunk_head.len);
+    return out;
+}
+
+struct strbuf *shape_open_choice(struct choice *c, const char *object) {
+    struct strbuf *out = shape_open_chunk(c->request, object);
+    strbuf_add_str(out, ",\"choices\":[{\"index\":");
+    jsontext_uint(out, c->index);
     return out;
 }
 

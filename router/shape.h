@@ -42,6 +42,8 @@ void shape_whole_begin(struct request *r); // the status line and a space, long 
 // Streams. A chunk is opened, its members added, closed; the buffer is the send's.
 void shape_stream_begin(struct request *r); // the status line
 struct strbuf *shape_open_chunk(struct request *r, const char *object);
+struct strbuf *shape_open_choice(struct choice *c,
+                                 const char *object); // and its one choice, up to its index
 void shape_close_chunk(struct strbuf *out, struct request *r, bool with_usage, bool with_extras);
 // The rest of a choice's last chunk, from its finish reason on.
 void shape_choice_end(struct strbuf *out, struct choice *c);

@@ -245,7 +245,7 @@ def hits(log, all_kinds):
 
 
 @test
-def no_reply_fails_or_differs_while_workers_come_and_go():
+def case_39_no_reply_fails_or_differs_while_workers_come_and_go():
     rng = random.Random(SEED)
     note(f"seed {SEED}, {SECONDS:g} s, {WORKERS} workers, {CLIENTS} clients")
     with Server(f"--workers={WORKERS}", "--threads=1", "--streams=8", "--worker.progress_s=2", "--queue.requests_max=4096",

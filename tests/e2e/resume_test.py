@@ -143,7 +143,7 @@ def a_reply_that_has_begun_never_goes_on_at_another_kind_of_worker():
 
 
 @test
-def without_a_successor_it_fails_after_resume_s():
+def case_36_without_a_successor_it_fails_after_resume_s():
     with Server("--route.resume_s=1", command="router", wait_ready=False) as s, FakeWorker(s, "--rate=50") as w:
         s.wait_ready()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:

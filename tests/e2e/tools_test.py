@@ -107,13 +107,14 @@ def check_case(c, choice):
 def check_streamed(c, chunks, whole):
     joined = join_chunks(chunks)
     check_eq([(x["function"]["name"], x["function"]["arguments"]) for x in joined["tool_calls"]], c.get("calls", []), "streamed calls")
+    check_eq(len({x["id"] for x in joined["tool_calls"]}), len(joined["tool_calls"]), "different call ids")
     check_eq((joined["content"], joined["reasoning_content"]), (c.get("content", ""), c.get("reasoning", "")), "streamed text")
     for k in ("finish_reason", "token_sha256", "stop_reason"):
         check_eq(joined[k], whole[k], f"streamed {k}")
 
 
 @test
-def case_24_a_scripted_call_is_the_same_whole_and_streamed_however_rounds_cut_its_ids():
+def case_24_26_a_scripted_call_is_the_same_whole_and_streamed_however_rounds_cut_its_ids():
     script = script_of(CASES)
     hashes = {}
     for per_round in (1, 2, 3, 7, 64):

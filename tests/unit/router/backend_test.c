@@ -349,6 +349,21 @@ TEST(a_worker_that_exits_at_once_backs_off_with_its_reason) {
     bed_tear_down();
 }
 
+TEST(case_41_a_worker_whose_device_fails_says_so_and_others_go_on) {
+    bed_set_up(
+        &(struct bed_setup){.ranks = 1, .guest_ranks = 1, .spawn = true, .flags = {"--exit=6"}});
+    bed_guest("--rank=1", "--rate=50", NULL);
+    BED_UNTIL(backend_state(bed_rank(1)) == BACKEND_READY);
+    CHECK_OK(bed_submit(1, 1, 1, 1000000), bed.submit_err);
+    BED_UNTIL(bed.failed[0] > 0);
+    CHECK_STR(backend_failure_name(bed.failure[0]), "gpu_lost");
+    CHECK_STR(bed_info(0).fault, "its device has failed");
+    uint32_t before = bed.streams[1].count;
+    BED_UNTIL(bed.streams[1].count > before);
+    CHECK_EQ(bed.failed[1], 0);
+    bed_tear_down();
+}
+
 // Another run of the same program would end the same way: it is not tried, and the router may give up.
 TEST(an_exit_code_that_no_restart_can_mend_is_for_good) {
     static const struct {

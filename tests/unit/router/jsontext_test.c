@@ -44,6 +44,18 @@ TEST(bytes_that_are_no_utf8_become_replacement_characters) {
     }
 }
 
+TEST(whole_numbers_are_written_as_printf_does) {
+    static const uint64_t xs[] = {0, 7, 10, 99, 100, 248319, 4294967295, UINT64_MAX};
+    for (size_t i = 0; i < sizeof xs / sizeof *xs; i++) {
+        struct strbuf out = {0}, wanted = {0};
+        jsontext_uint(&out, xs[i]);
+        strbuf_printf(&wanted, "%llu", (unsigned long long)xs[i]);
+        CHECK_STR(out.p, wanted.p);
+        strbuf_fini(&out);
+        strbuf_fini(&wanted);
+    }
+}
+
 TEST(numbers_read_back_as_the_same_double) {
     static const double xs[] = {0, 1, -1.5, 0.1, 1.0 / 3, 1e300, 5e-324, 100000};
     for (size_t i = 0; i < sizeof xs / sizeof *xs; i++) {

@@ -86,3 +86,22 @@ TEST(of_equals_the_affinity_decides_and_stays_when_another_goes) {
     CHECK_EQ(pick(w, 4, &r, &by), 3);
     CHECK(!by);
 }
+
+/* One hot key must not fill one worker while others stand idle: it decides between equals alone, request by request. */
+TEST(case_47_48_a_hot_key_does_not_pile_up_on_one_worker) {
+    struct pick_worker w[4] = {idle, idle, idle, idle};
+    struct pick_request r = {.prompt_tokens = 8000, .affinity = 12345};
+    for (int i = 0; i < 4; i++) w[i].room = 1000;
+    uint64_t most = 0, all = 0;
+    for (int i = 0; i < 400; i++) {
+        bool by;
+        int rank = pick(w, 4, &r, &by);
+        w[rank].unfilled_tokens += r.prompt_tokens;
+        w[rank].streams++;
+    }
+    for (int i = 0; i < 4; i++) {
+        all += w[i].unfilled_tokens;
+        most = w[i].unfilled_tokens > most ? w[i].unfilled_tokens : most;
+    }
+    CHECK(most * 4 <= 2 * all);
+}
