@@ -30,6 +30,7 @@ void admin_handle_restart(struct http_call *c);   // POST /admin/v1/restart
 void admin_handle_operation(struct http_call *c); // GET /admin/v1/operations/{id}
 void admin_handle_drain(struct http_call *c);     // GET, POST /admin/v1/drain
 void admin_handle_undrain(struct http_call *c);   // POST /admin/v1/undrain
+void admin_handle_reload(struct http_call *c);    // POST /admin/v1/reload
 void admin_handle_requests(struct http_call *c);  // GET /admin/v1/requests
 void admin_handle_request(struct http_call *c);   // DELETE /admin/v1/requests/{id}
 void admin_handle_config(struct http_call *c);    // GET /admin/v1/config

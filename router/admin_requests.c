@@ -25,7 +25,6 @@ struct standing { // of a request: over its choices
     const char *state;
     int32_t rank; // a worker that runs one; -1: none
     size_t ids;
-    uint32_t deaths;
 };
 
 static const char *state_name(const struct choice *c) {
@@ -40,7 +39,6 @@ static struct standing standing_of(const struct request *r) {
     for (uint32_t i = 0; i < r->choice_count; i++) {
         const struct choice *c = &r->choices[i];
         s.ids += c->ids.len;
-        s.deaths += c->resume.deaths;
         if (s.rank < 0 && c->stream.id) s.rank = c->rank;
         if (c->state == CHOICE_OVER) continue;
         if (!furthest || c->state > furthest->state) furthest = c;
@@ -67,7 +65,7 @@ static void add_request(struct strbuf *out, const struct request *r, const struc
         ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%u,\"completion_tokens\":%zu,"
         "\"age_ms\":%" PRIu64 ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
         t->state, t->rank, request_usage(r).prompt, t->ids, (now_us - r->received_us) / 1000,
-        f.queue_ms, f.resumed, t->deaths, r->params.stream ? "true" : "false");
+        f.queue_ms, f.resumed, r->deaths.count, r->params.stream ? "true" : "false");
 }
 
 static void run_requests(struct server *s, struct job *j) {

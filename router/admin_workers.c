@@ -182,3 +182,16 @@ void admin_handle_drain(struct http_call *c) {
 void admin_handle_undrain(struct http_call *c) {
     admin_job_begin(admin_job_new(c, run_drain), c);
 }
+
+static void run_reload(struct server *s, struct job *j) {
+    struct err e = {0};
+    j->refused = server_reload(s, &e) != ST_OK;
+    if (j->refused)
+        apierr_set(&j->e, APIERR_CONFLICT, NULL, "what was there stays: %s", e.msg);
+    else
+        strbuf_add_str(&j->out, "{\"reloaded\":true}");
+}
+
+void admin_handle_reload(struct http_call *c) {
+    admin_job_begin(admin_job_new(c, run_reload), c);
+}

@@ -43,6 +43,7 @@ static const struct {
     [APIERR_QUEUE_TIMEOUT] = {429, "queue_timeout", "rate_limit_error", false},
     [APIERR_CLIENT_CLOSED] = {499, "client_closed", "", false},
     [APIERR_INTERNAL] = {500, "internal_error", "server_error", false},
+    [APIERR_FAILED_REPEATEDLY] = {500, "request_failed_repeatedly", "server_error", true},
     [APIERR_CANCELLED_BY_OPERATOR] = {500, "cancelled_by_operator", "server_error", true},
     [APIERR_NO_READY_WORKER] = {503, "no_ready_worker", "service_unavailable", false},
     [APIERR_DRAINING] = {503, "draining", "service_unavailable", false},

@@ -37,6 +37,7 @@ enum apierr_code {
     APIERR_QUEUE_TIMEOUT,
     APIERR_CLIENT_CLOSED, // for the log only
     APIERR_INTERNAL,
+    APIERR_FAILED_REPEATEDLY, // it was live at too many deaths of workers
     APIERR_CANCELLED_BY_OPERATOR,
     APIERR_NO_READY_WORKER,
     APIERR_DRAINING,

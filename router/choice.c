@@ -171,18 +171,24 @@ void choice_requeue(struct choice *c) {
     queue_add_front(&c->request->server->queue, &c->queue_item);
 }
 
-void choice_lost(struct choice *c, enum metric_cause cause) {
+static void give_up(struct choice *c) {
+    struct request *r = c->request;
+    struct apierr e;
+    apierr_set(&e, APIERR_FAILED_REPEATEDLY, NULL,
+               "%u workers died while they ran this request; it is not tried again",
+               r->deaths.count);
+    metrics_resume(r->server->metrics, METRIC_RESUME_POISONED, METRIC_CAUSE_DEATH);
+    request_fail(r, &e);
+}
+
+void choice_lost(struct choice *c, enum metric_cause cause, uint64_t death) {
     struct server *s = c->request->server;
     log_info("stream_lost", "request=%s rank=%d ids=%zu filled=%u of=%u planned=%d",
              c->request->request_id, c->rank, c->ids.len, c->filled, c->to_fill,
              cause == METRIC_CAUSE_MOVE);
-    if (!resume_lost(&c->resume, cause, mono_us())) {
-        struct apierr e;
-        apierr_set(&e, APIERR_WORKER_LOST, NULL,
-                   "%u workers were lost while they ran this request; it is not tried again",
-                   c->resume.deaths);
-        metrics_resume(s->metrics, METRIC_RESUME_POISONED, cause);
-        request_fail(c->request, &e);
+    resume_lost(&c->resume, cause, mono_us());
+    if (cause == METRIC_CAUSE_DEATH && !resume_met(&c->request->deaths, death)) {
+        give_up(c);
         return;
     }
     choice_requeue(c);

@@ -91,5 +91,6 @@ bool choice_ids_ended(struct choice *c);
 bool choice_pump(struct choice *c);
 // Back to the front of the queue: its worker had no room after all.
 void choice_requeue(struct choice *c);
-// Its worker is gone, and its slot given back: it waits for another. May end the request.
-void choice_lost(struct choice *c, enum metric_cause cause);
+// Its worker is gone, and its slot given back: it waits for another. death: of METRIC_CAUSE_DEATH, as resume_met's. May
+// end the request.
+void choice_lost(struct choice *c, enum metric_cause cause, uint64_t death);

@@ -388,7 +388,7 @@ static void usage(const struct settings *s, FILE *out) {
           "  undrain router          ready again\n"
           "  cancel ID               end a request; its client gets an error\n"
           "  config                  the settings in effect, as JSON\n"
-          "  reload                  keys, certificate, and settings of the file that may change\n"
+          "  reload                  reads keys and certificate again, as SIGHUP does\n"
           "  log-level LEVEL         debug, info, warn or error\n"
           "flags:\n",
           out);

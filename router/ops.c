@@ -43,6 +43,7 @@ static const struct http_endpoint endpoints[] = {
     {"/admin/v1/operations/", true, HTTP_GET, admin_handle_operation, "admin", HTTP_ADMIN},
     {"/admin/v1/drain", false, HTTP_GET | HTTP_POST, admin_handle_drain, "admin", HTTP_ADMIN},
     {"/admin/v1/undrain", false, HTTP_POST, admin_handle_undrain, "admin", HTTP_ADMIN},
+    {"/admin/v1/reload", false, HTTP_POST, admin_handle_reload, "admin", HTTP_ADMIN},
     {"/admin/v1/requests", false, HTTP_GET, admin_handle_requests, "admin", HTTP_ADMIN},
     {"/admin/v1/requests/", true, HTTP_DELETE, admin_handle_request, "admin", HTTP_ADMIN},
     {"/admin/v1/config", false, HTTP_GET, admin_handle_config, "admin", HTTP_ADMIN},

@@ -349,6 +349,13 @@ static void on_done(struct relay *r, struct backend *b, const struct frame_done 
     choice_ids_ended(q);
 }
 
+// Names the end of the present incarnation.
+static uint64_t death_of(const struct backend *b) {
+    struct backend_info i;
+    backend_info(b, &i);
+    return (uint64_t)i.generation << 32 | i.rank;
+}
+
 static void on_fail(struct relay *r, struct backend *b, const struct frame_fail *f) {
     if (!f->stream.id) return; // about the exchange: backend.c has dealt with it
     struct choice *q = find(r, b, f->stream);
@@ -359,7 +366,7 @@ static void on_fail(struct relay *r, struct backend *b, const struct frame_fail 
         return;
     }
     if (f->code == FRAME_FAIL_DEVICE) { // the worker is about to end
-        choice_lost(q, METRIC_CAUSE_DEATH);
+        choice_lost(q, METRIC_CAUSE_DEATH, death_of(b));
         return;
     }
     struct apierr e;
@@ -398,7 +405,7 @@ void relay_on_lost(struct relay *r, struct backend *b, const char *reason, bool 
         give_slot(r, q);
         // One that a worker got when it was dead already, without a word since, has nothing to do with that death.
         bool met = backend_heard_us(b) > q->placed_us;
-        choice_lost(q, planned || !met ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH);
+        choice_lost(q, planned || !met ? METRIC_CAUSE_MOVE : METRIC_CAUSE_DEATH, death_of(b));
     }
     if (lost)
         log_warn("streams_lost", "rank=%u streams=%u planned=%d reason=\"%s\"", backend_rank(b),
@@ -409,7 +416,7 @@ void relay_move_all(struct relay *r, struct backend *b) {
     uint32_t slot = r->slot_count;
     for (struct choice *q; (q = last_at(r, b, &slot));) {
         relay_cancel(r, q);
-        choice_lost(q, METRIC_CAUSE_MOVE);
+        choice_lost(q, METRIC_CAUSE_MOVE, 0);
     }
 }
 

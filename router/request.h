@@ -80,6 +80,7 @@ struct request {
     uint32_t prompt_count;
     bool in_thought; // the prompt ends inside an open thought
 
+    struct resume_deaths deaths;
     struct choice *choices; // prompt_count * params.n
     uint32_t choice_count, choices_open;
     char fingerprint[32];     // system_fingerprint

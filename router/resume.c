@@ -3,12 +3,16 @@
 
 #include <string.h>
 
-bool resume_lost(struct resume *r, enum metric_cause cause, uint64_t now_us) {
-    r->deaths += cause == METRIC_CAUSE_DEATH;
+bool resume_met(struct resume_deaths *d, uint64_t death) {
+    d->count += d->count == 0 || d->last != death;
+    d->last = death;
+    return d->count < RESUME_DEATHS_MAX;
+}
+
+void resume_lost(struct resume *r, enum metric_cause cause, uint64_t now_us) {
     r->cause = cause;
     if (!r->since_ms) r->paused_us = now_us;
     r->since_ms = now_us / 1000;
-    return r->deaths < RESUME_DEATHS_MAX;
 }
 
 uint64_t resume_moved(struct resume *r, const char kind[FINGERPRINT_DIGEST_BYTES],

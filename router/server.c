@@ -416,21 +416,27 @@ static void drain(struct runner *r, uint64_t now) {
     if (connections(s) == 0) stop_workers(r);
 }
 
-// What files hold: keys and the certificate. What cannot be read leaves what there was.
-static void reload(struct server *s) {
-    struct err e = {0};
-    if (keys_reload(s->keys, &e))
-        log_warn("reload_keys", "reason=\"%s\"", e.msg);
+static int reload_tls(struct server *s, struct err *e) {
+    int st = ST_OK;
+    for (uint32_t i = 0; i < s->listener_count && !st && *s->config->tls_cert; i++)
+        st = listener_reload_tls(s->listeners[i], e);
+    return st;
+}
+
+int server_reload(struct server *s, struct err *e) {
+    struct err why = {0};
+    int keys = keys_reload(s->keys, e);
+    if (keys)
+        log_warn("reload_keys", "reason=\"%s\"", e->msg);
     else
         log_info("reload_keys", "keys=%zu", keys_count(s->keys));
-    if (!s->api || !*s->config->tls_cert) return;
-    int st = ST_OK;
-    for (uint32_t i = 0; i < s->listener_count && !st; i++)
-        st = listener_reload_tls(s->listeners[i], &e);
-    if (st)
-        log_warn("reload_tls", "reason=\"%s\"", e.msg);
-    else
+    int tls = reload_tls(s, &why);
+    if (tls)
+        log_warn("reload_tls", "reason=\"%s\"", why.msg);
+    else if (*s->config->tls_cert)
         log_info("reload_tls", "cert=\"%s\"", s->config->tls_cert);
+    if (!keys) *e = why;
+    return keys ? keys : tls;
 }
 
 // Nobody will compute anything here: whoever started us is to know, by the exit status.
@@ -452,7 +458,8 @@ static void give_up_without_workers(struct runner *r) {
 static void on_signal(uv_signal_t *h, int signum) {
     struct runner *r = h->data;
     if (signum == SIGHUP) {
-        reload(&r->s);
+        struct err e = {0};
+        server_reload(&r->s, &e);
         return;
     }
     if (signum == SIGUSR1) {

@@ -69,6 +69,8 @@ void server_publish(struct server *s);
 // runs drain.timeout_s later fails; or its end.
 // APIERR_CONFLICT: the router is ending.
 int server_set_draining(struct server *s, bool on, struct apierr *e);
+// What files hold: keys and the certificate. What cannot be read leaves what there was; e has the first such.
+int server_reload(struct server *s, struct err *e);
 struct server_drain {
     bool draining, drained; // drained: nothing is left, and nothing new is taken
     uint64_t requests;      // in flight

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import tempfile
 
-from harness import (BUILD, CLEANUPS, MODEL, Http1, Http2, Server, check, check_eq, check_in, fd_count, main, make_certificate, shared, test,
+from harness import (BUILD, CLEANUPS, MODEL, Http1, Http2, Server, check, check_eq, check_in, fd_count, main, make_certificate, run_program, shared, test,
                      wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -145,6 +145,26 @@ def sighup_reads_the_keys_again_and_a_broken_file_changes_nothing():
     write_keys(*LINES)
     s.signal(signal.SIGHUP)
     wait_for(lambda: ask(s, "GET", "/v1/models", bearer("alice-key")).status == 200, "as before")
+
+
+@test
+def an_operator_asks_for_a_reload_and_hears_what_came_of_it():
+    s = server()
+
+    def ctl():
+        return run_program("ctl", "reload", "--key=root-key", f"--ops=127.0.0.1:{s.ops_port}")
+
+    write_keys(*LINES, f"erin:user:{digest('erin-key')}")
+    check_eq(ctl(), (0, '{"reloaded":true}\n', ""), "reload")
+    check_eq(ask(s, "GET", "/v1/models", bearer("erin-key")).status, 200, "the new key")
+    write_keys("erin:user:oops")
+    status, _, err = ctl()
+    check_eq(status, 1, "exit status with a broken file")
+    check_in("line 2: wanted the 64 hex digits", err, "reason")
+    check_eq(ask(s, "GET", "/v1/models", bearer("erin-key")).status, 200, "the old keys")
+    check_eq(ask(s, "POST", "/admin/v1/reload", bearer("alice-key"), port=s.ops_port).status, 403, "a user's key")
+    write_keys(*LINES)
+    check_eq(ctl()[0], 0, "as before")
 
 
 @test

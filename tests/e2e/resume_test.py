@@ -115,7 +115,7 @@ def a_request_that_was_live_at_two_deaths_fails_and_names_it():
         kill(s, 1 - stream.worker)
         last = stream.rest()[-1]
         check_in("error", last, "last event")
-        check_eq(last["error"]["code"], "worker_lost", "code of the event")
+        check_eq(last["error"]["code"], "request_failed_repeatedly", "code of the event")
         check_in("2 workers", last["error"]["message"], "message")
         check_eq(s.metric("railyard_resumes_total", result="poisoned"), 1, "poisoned")
         s.wait_ready()

@@ -23,7 +23,7 @@ enum { CONTEXT = 4096 };
 /* ---- the worker ---- */
 
 struct backend {
-    uint32_t rank;
+    uint32_t rank, generation;
     bool full;
     bool dead;                // it said nothing since the last SUBMIT
     struct frame_submit last; // ids point into the request: read at once or not at all
@@ -35,7 +35,8 @@ uint32_t backend_rank(const struct backend *b) {
     return b->rank;
 }
 void backend_info(const struct backend *b, struct backend_info *ret) {
-    *ret = (struct backend_info){.rank = b->rank, .state = BACKEND_READY};
+    *ret =
+        (struct backend_info){.rank = b->rank, .state = BACKEND_READY, .generation = b->generation};
     ret->fingerprint = (struct frame_fingerprint){"build", "checkpoint", "cpu", "f32", "rope"};
     ret->status.context_max = CONTEXT;
 }
@@ -557,6 +558,7 @@ TEST(a_full_worker_sends_the_request_back_to_the_front) {
 
 static void lose(struct world *w, bool planned) {
     relay_on_lost(w->s.relay, &w->b, "gone", planned);
+    w->b.generation++;
 }
 
 // Streamed text: 'a' .. 'h', with the worker lost behind the third id and, planned, behind the fifth.
@@ -614,15 +616,38 @@ TEST(a_request_that_was_live_at_two_deaths_is_given_up) {
     lose(&w, false);
     drain(&early);
     drain(&late);
-    CHECK_EQ(early.req.res.status, 503);
-    CHECK_HAS(early.body.p, "\"code\":\"worker_lost\"");
+    CHECK_EQ(early.req.res.status, 500);
+    CHECK_HAS(early.body.p, "\"code\":\"request_failed_repeatedly\"");
     CHECK_EQ(late.req.res.status, 200);
     CHECK_HAS(late.body.p, "data: {\"error\":");
-    CHECK_HAS(late.body.p, "\"code\":\"worker_lost\"");
+    CHECK_HAS(late.body.p, "\"code\":\"request_failed_repeatedly\"");
     CHECK_HAS(late.body.p, "not tried again");
     CHECK(!strstr(late.body.p, "[DONE]"));
     fake_fini(&early);
     fake_fini(&late);
+    world_fini(&w);
+}
+
+// Its choices may be spread: one death each, of two workers, are two of the request.
+TEST(the_deaths_of_a_request_are_counted_over_its_choices) {
+    struct world w;
+    world_init(&w);
+    struct fake f;
+    static const uint32_t ids[] = {'a'};
+    ask(&w, &f, "\"n\":2");
+    struct request *r = place(&w)->request;
+    place(&w);
+    lose(&w, false);
+    CHECK_EQ(r->deaths.count, 1); // however many choices it took along
+    struct choice *first = place(&w);
+    tokens(&w, first->stream, 0, ids, 1);
+    done(&w, first->stream, FRAME_FINISH_LENGTH, -1, 1);
+    place(&w);
+    lose(&w, false); // its first choice was complete
+    drain(&f);
+    CHECK_EQ(f.req.res.status, 500);
+    CHECK_HAS(f.body.p, "2 workers died");
+    fake_fini(&f);
     world_fini(&w);
 }
 
@@ -685,7 +710,9 @@ TEST(a_broken_device_counts_as_a_lost_worker) {
     struct choice *r = place(&w);
     fail(&w, r->stream, FRAME_FAIL_DEVICE);
     CHECK_EQ(r->state, CHOICE_QUEUED);
-    CHECK_EQ(r->resume.deaths, 1);
+    CHECK_EQ(r->request->deaths.count, 1);
+    lose(&w, false); // the same death, of which its other streams now hear
+    CHECK_EQ(r->request->deaths.count, 1);
     fake_reset(&f);
     fake_fini(&f);
     world_fini(&w);

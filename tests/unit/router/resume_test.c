@@ -12,7 +12,7 @@ TEST(before_its_first_id_any_worker_will_do_and_then_only_its_kind) {
     CHECK(resume_fits(&r, kind_a) && resume_fits(&r, kind_b));
     CHECK_EQ_U64(resume_moved(&r, kind_a, 5), 0);
     CHECK(resume_fits(&r, kind_a) && !resume_fits(&r, kind_b));
-    CHECK(resume_lost(&r, METRIC_CAUSE_MOVE, 9000));
+    resume_lost(&r, METRIC_CAUSE_MOVE, 9000);
     CHECK(!resume_fits(&r, kind_b));
     CHECK_EQ_U64(resume_moved(&r, kind_a, 9500), 500);
     CHECK(resume_fits(&r, kind_a) && !resume_fits(&r, kind_b));
@@ -21,8 +21,8 @@ TEST(before_its_first_id_any_worker_will_do_and_then_only_its_kind) {
 TEST(the_pause_runs_from_the_first_loss_and_the_deadline_from_the_last) {
     struct resume r = {0};
     CHECK(!resume_waits(&r));
-    CHECK(resume_lost(&r, METRIC_CAUSE_DEATH, 2000000));
-    CHECK(resume_lost(&r, METRIC_CAUSE_MOVE, 5000000));
+    resume_lost(&r, METRIC_CAUSE_DEATH, 2000000);
+    resume_lost(&r, METRIC_CAUSE_MOVE, 5000000);
     CHECK_EQ_U64(r.since_ms, 5000);
     CHECK(resume_waits(&r));
     CHECK_EQ_U64(resume_moved(&r, kind_a, 6000000), 4000000);
@@ -32,10 +32,10 @@ TEST(the_pause_runs_from_the_first_loss_and_the_deadline_from_the_last) {
     CHECK_EQ(r.times, 1);
 }
 
-TEST(planned_ends_do_not_count_and_deaths_do) {
-    struct resume r = {0};
-    for (int i = 0; i < 10; i++) CHECK(resume_lost(&r, METRIC_CAUSE_MOVE, 1000000));
-    CHECK(resume_lost(&r, METRIC_CAUSE_DEATH, 1000000));
-    resume_moved(&r, kind_a, 2000000);
-    CHECK(!resume_lost(&r, METRIC_CAUSE_DEATH, 3000000));
+TEST(a_death_counts_once_for_all_the_choices_it_took) {
+    struct resume_deaths d = {0};
+    for (int i = 0; i < 5; i++) CHECK(resume_met(&d, 0));
+    CHECK_EQ(d.count, 1);
+    CHECK(!resume_met(&d, (uint64_t)1 << 32));
+    CHECK_EQ(d.count, 2);
 }
