@@ -23,6 +23,13 @@ struct conv_store_args;
 struct delta_gates_args;
 struct delta_norm_args;
 struct delta_scan_args;
+struct draft_attn_args;
+struct draft_conv_args;
+struct draft_gather_args;
+struct draft_keep_args;
+struct draft_rotate_args;
+struct draft_scale_args;
+struct draft_top_args;
 struct draw_args;
 struct embed_args;
 struct expert_sum_args;
@@ -30,6 +37,8 @@ struct experts_args;
 struct gated_norm_args;
 struct kv_append_args;
 struct linear_args;
+struct q4_linear_args;
+struct q4_pack_args;
 struct rmsnorm_args;
 struct rope_args;
 struct router_args;
@@ -95,6 +104,19 @@ struct ops {
     void (*experts)(void *ctx, const struct experts_args *a);
     void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
     void (*draw)(void *ctx, const struct draw_args *a); // NULL: rows are drawn from on the host
+
+    // Of block drafters (kernels/draft/); NULL where the backend has none, and then it runs none.
+    void (*draft_attn)(void *ctx, const struct draft_attn_args *a);
+    void (*draft_keep)(void *ctx, const struct draft_keep_args *a);
+    void (*draft_rotate)(void *ctx, const struct draft_rotate_args *a);
+    void (*draft_conv)(void *ctx, const struct draft_conv_args *a);
+    void (*draft_gather)(void *ctx, const struct draft_gather_args *a);
+    void (*draft_scale)(void *ctx, const struct draft_scale_args *a);
+    void (*draft_top)(void *ctx, const struct draft_top_args *a);
+    void (*q4_pack)(void *ctx, const struct q4_pack_args *a);
+    void (*q4_linear)(void *ctx, const struct q4_linear_args *a);
+    bool
+        exl3_views; // linear takes views of some rows of an EXL3 weight (weight_rows, types.h); of plain ones it always does
 };
 
 // The CPU backend. variant: NULL for the widest this machine has, or one of the names ops_cpu_variants gives (ST_INVAL

@@ -19,4 +19,14 @@ void CPU_NAME(ops_fill)(struct ops *o) {
     o->experts_room = CPU_NAME(experts_room);
     o->experts = CPU_NAME(experts);
     o->expert_sum = CPU_NAME(expert_sum);
+    o->draft_attn = CPU_NAME(draft_attn);
+    o->draft_keep = CPU_NAME(draft_keep);
+    o->draft_rotate = CPU_NAME(draft_rotate);
+    o->draft_conv = CPU_NAME(draft_conv);
+    o->draft_gather = CPU_NAME(draft_gather);
+    o->draft_scale = CPU_NAME(draft_scale);
+    o->draft_top = CPU_NAME(draft_top);
+    o->q4_pack = CPU_NAME(q4_pack);
+    o->q4_linear = CPU_NAME(q4_linear);
+    o->exl3_views = true;
 }

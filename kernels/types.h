@@ -28,6 +28,8 @@ struct exl3 {
     devptr suh;  // [cols] f16, factors of the inputs
     devptr svh;  // [rows] f16, factors of the outputs
     devptr bias; // [rows] f32, or 0
+    uint32_t
+        rows_whole; // of a view of some rows: how many the whole has, whose trellis this is; else 0
 };
 
 /* A matrix [rows, cols] as the checkpoint holds it: plain, row-major without gaps; or, with half_bits set, EXL3, data
@@ -38,6 +40,22 @@ struct weight {
     uint32_t rows, cols;
     struct exl3 exl3;
 };
+
+// Rows first .. first + count - 1 of a weight: gives the bits that those outputs of the whole have. EXL3: multiples of
+// EXL3_BLOCK, and of a weight that is no view.
+static inline struct weight weight_rows(const struct weight *w, uint32_t first, uint32_t count) {
+    struct weight v = *w;
+    v.rows = count;
+    if (!w->exl3.half_bits) {
+        v.data += (uint64_t)first * w->cols * dtype_bytes(w->dtype);
+        return v;
+    }
+    v.data += (uint64_t)first * w->exl3.half_bits; // 16 bytes for each half bit of 16 outputs
+    v.exl3.svh += (uint64_t)first * sizeof(uint16_t);
+    if (v.exl3.bias) v.exl3.bias += (uint64_t)first * sizeof(float);
+    v.exl3.rows_whole = w->rows;
+    return v;
+}
 
 /* A round's forward takes T rows, made of runs: count rows of one stream at consecutive positions. Rows of a run are
  * neighbours; runs stand in ascending order of their first row and cover all rows. */

@@ -3,20 +3,12 @@
 #include "kernels/attn/kv_page.h"
 #include "kernels/cpu.h"
 #include "kernels/norm/norm_lanes.h"
-
-static void rotate(float *x, const float *angles, uint32_t pairs) {
-    const float *cos = angles, *sin = angles + pairs;
-    for (uint32_t i = 0; i < pairs; i++) {
-        float a = x[i], b = x[pairs + i];
-        x[i] = a * cos[i] - b * sin[i];
-        x[pairs + i] = b * cos[i] + a * sin[i];
-    }
-}
+#include "kernels/rope/rotate.h"
 
 static void norm_rotate(float *x, uint32_t dim, devptr scale, const float *angles,
                         const struct kv_append_args *a) {
     norm_scale(x, norm_factor(x, dim, (float)dim, a->eps), cpu_ptr(scale), x, dim);
-    rotate(x, angles, a->pairs);
+    rotate_pairs(x, angles, a->pairs);
 }
 
 static void put(const struct kv_view *kv, devptr base, uint64_t first, const float *x) {

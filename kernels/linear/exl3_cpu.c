@@ -42,7 +42,8 @@ CPU_INLINE void decode_tiles(const struct panel *p, uint32_t strip,
                              const enum exl3_codebook codebook) {
     uint32_t half_bits = p->w->exl3.half_bits, tile = exl3_tile_bytes(half_bits);
     struct exl3_picks picks = exl3_picks_of(half_bits);
-    uint64_t row = (uint64_t)p->w->rows / EXL3_TILE * tile; // bytes of all tiles of 16 inputs
+    uint32_t outputs = p->w->exl3.rows_whole ? p->w->exl3.rows_whole : p->w->rows;
+    uint64_t row = (uint64_t)outputs / EXL3_TILE * tile; // bytes of all tiles of 16 inputs
     const char *at = (const char *)cpu_ptr(p->w->data) + p->first / EXL3_TILE * row +
                      (p->block * (EXL3_BLOCK / EXL3_TILE) + strip) * (uint64_t)tile;
     for (uint32_t k = 0; k < p->count; k += EXL3_TILE, at += row) {

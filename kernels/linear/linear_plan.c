@@ -6,6 +6,8 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
 
+#include <assert.h>
+
 enum { FEW_ROWS = 8, MANY_ROWS = 32 };
 
 static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
@@ -24,6 +26,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_work *w,
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
     for (uint32_t i = 0; i < a->parts_count; i++) {
         if (!a->parts[i].w.exl3.half_bits) continue;
+        assert(!a->parts[i].w.exl3.rows_whole); // ops.exl3_views is false
         blocks += a->parts[i].w.rows / EXL3_BLOCK;
         parts++;
     }

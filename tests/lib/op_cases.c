@@ -197,7 +197,7 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
     b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
     struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4], b->suh.p, b->svh.p,
-                     c->size[5] ? b->bias.p : 0};
+                     c->size[5] ? b->bias.p : 0, 0};
     struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
     *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
     a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};

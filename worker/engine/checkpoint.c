@@ -18,6 +18,7 @@
 #include "common/sha256.h"
 #include "common/strbuf.h"
 #include "worker/engine/json_text.h"
+#include "worker/engine/small_file.h"
 
 enum { PAGE_BYTES = 4096 };
 
@@ -52,39 +53,6 @@ static char *join_key(const char *prefix, const char *name) {
     struct strbuf b = {0};
     strbuf_printf(&b, "%s%s", prefix, name);
     return strbuf_take(&b);
-}
-
-// Reads a whole small file.
-static int read_file(struct strbuf *ret, const char *path, size_t max_bytes, struct err *e) {
-    struct stat sb;
-    int st = ST_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return err_errno(e, "file '%s'", path);
-    if (fstat(fd, &sb)) {
-        st = err_errno(e, "file '%s': fstat", path);
-    } else if (!S_ISREG(sb.st_mode)) {
-        st = err_set(e, ST_IO, "file '%s': wanted a regular file, found %s", path,
-                     S_ISDIR(sb.st_mode) ? "a folder" : "something else");
-    } else if ((uint64_t)sb.st_size > max_bytes) {
-        st = err_set(e, ST_CORRUPT, "file '%s': wanted at most %zu bytes, found %lld", path,
-                     max_bytes, (long long)sb.st_size);
-    }
-    if (st) goto out;
-    strbuf_reserve(ret, (size_t)sb.st_size);
-    for (ssize_t n; ret->len < (size_t)sb.st_size;) {
-        n = read(fd, ret->p + ret->len, (size_t)sb.st_size - ret->len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            st = err_errno(e, "file '%s': read", path);
-            goto out;
-        }
-        if (n == 0) break; // cut while we read: the parser will say so
-        ret->len += (size_t)n;
-    }
-    ret->p[ret->len] = '\0';
-out:
-    close(fd);
-    return st;
 }
 
 static int open_file(struct checkpoint *c, const char *name, struct err *e) {
@@ -204,7 +172,7 @@ static int open_index(struct checkpoint *c, const char *path, struct err *e) {
     char clean[JSON_TEXT_BYTES];
     json_error_t je;
     json_t *root = NULL;
-    int st = read_file(&text, path, CHECKPOINT_INDEX_BYTES_MAX, e);
+    int st = small_file_read(&text, path, CHECKPOINT_INDEX_BYTES_MAX, e);
     if (st) goto out;
     root = json_loadb(strbuf_str(&text), text.len, JSON_REJECT_DUPLICATES, &je);
     if (!root) {
@@ -260,7 +228,7 @@ static int open_weights(struct checkpoint *c, struct err *e) {
 
 static int open_config(struct checkpoint *c, struct err *e) {
     char *path = join(c->dir, "config.json");
-    int st = read_file(&c->config_text, path, MODEL_CONFIG_FILE_BYTES_MAX, e);
+    int st = small_file_read(&c->config_text, path, MODEL_CONFIG_FILE_BYTES_MAX, e);
     if (!st)
         st = model_config_parse(&c->config, path, strbuf_str(&c->config_text), c->config_text.len,
                                 e);

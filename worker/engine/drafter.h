@@ -69,6 +69,7 @@ struct drafter {
     // State of a slot at so many rows, as bytes on the host, for kept prefixes.
     uint64_t (*state_bytes)(void *self, uint32_t rows);
     void (*state_read)(void *self, uint32_t slot, uint32_t rows, void *ret);
+    // p NULL: rows that came without a state; what the slot held before is not theirs.
     void (*state_write)(void *self, uint32_t slot, uint32_t rows, const void *p);
     void (*close)(void *self);
 };

@@ -12,21 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef HAS_DFLASH
-int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
-                const struct drafter_limits *lim, struct err *e) {
-    (void)ret, (void)m, (void)lim;
-    return err_set(e, ST_UNSUPPORTED, "drafter '%s': this build has no block drafters", dir);
-}
-#endif
-#ifndef HAS_MTP
-int mtp_open(struct drafter *ret, const struct model *m, const struct drafter_limits *lim,
-             struct err *e) {
-    (void)ret, (void)m, (void)lim;
-    return err_set(e, ST_UNSUPPORTED, "this build does not run MTP heads");
-}
-#endif
-
 static bool is(const char *setting, const char *value) {
     return setting && !strcmp(setting, value);
 }

@@ -1,0 +1,115 @@
+/* draft_head: see draft_head.h. */
+#include "worker/engine/draft_head.h"
+#include "common/err.h"
+#include "common/num.h"
+#include "kernels/draft/draft_top.h"
+#include "kernels/linear/linear.h"
+#include "kernels/ops.h"
+#include "worker/engine/carve.h"
+#include "worker/engine/model_config.h"
+#include "worker/engine/model_qwen3_5.h"
+
+#include <assert.h>
+
+static int check_spans(const struct engine_range *s, uint32_t count, uint32_t vocab, uint32_t top,
+                       struct err *e) {
+    uint64_t end = 0, ids = 0;
+    if (count > DRAFT_PARTS_MAX)
+        return err_set(e, ST_INVAL, "draft vocabulary: wanted at most %d spans, found %u",
+                       DRAFT_PARTS_MAX, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!s[i].count || s[i].first < end || (uint64_t)s[i].first + s[i].count > vocab)
+            return err_set(
+                e, ST_INVAL,
+                "draft vocabulary: span %u: wanted ids from %llu to %u, found %u ids from %u", i,
+                (unsigned long long)end, vocab, s[i].count, s[i].first);
+        end = (uint64_t)s[i].first + s[i].count;
+        ids += s[i].count;
+    }
+    if (ids < top)
+        return err_set(e, ST_INVAL, "draft vocabulary: wanted at least %u ids, found %llu", top,
+                       (unsigned long long)ids);
+    return ST_OK;
+}
+
+// Rows of the head are multiplied in steps: of its blocks where it is EXL3.
+static uint32_t view_step(const struct model *m) {
+    if (!m->w.head.exl3.half_bits) return 1;
+    return m->ops->exl3_views ? EXL3_BLOCK : m->w.head.rows;
+}
+
+static void make_views(struct draft_head *h) {
+    uint32_t step = view_step(h->m), vocab = h->m->w.head.rows;
+    h->views_count = 0;
+    for (uint32_t i = 0; i < h->spans_count; i++) {
+        uint32_t first = h->spans[i].first / step * step;
+        uint32_t end = ceil_div_u32(h->spans[i].first + h->spans[i].count, step) * step;
+        struct engine_range *last = h->views_count ? &h->views[h->views_count - 1] : NULL;
+        end = min_u32(end, vocab);
+        if (last && first < last->first + last->count)
+            last->count = end - last->first;
+        else
+            h->views[h->views_count++] = (struct engine_range){first, end - first};
+    }
+}
+
+int draft_head_init(struct draft_head *h, const struct model *m, const struct engine_range *spans,
+                    uint32_t count, uint32_t top, struct err *e) {
+    uint32_t vocab = m->cfg->vocab;
+    struct engine_range all = {0, vocab};
+    if (!count) {
+        spans = &all;
+        count = 1;
+    }
+    int st = check_spans(spans, count, vocab, top, e);
+    if (st) return st;
+    *h = (struct draft_head){.m = m, .spans_count = count, .top = top};
+    for (uint32_t i = 0; i < count; i++) h->spans[i] = spans[i];
+    return ST_OK;
+}
+
+void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max) {
+    assert(h->m->w.head.rows); // laid out already
+    h->rows_max = rows_max;
+    make_views(h);
+    for (uint32_t i = 0; i < h->views_count; i++)
+        h->logits[i] = carve_take(c, (uint64_t)rows_max * h->views[i].count * sizeof(float));
+    h->ids = carve_take(c, (uint64_t)rows_max * h->top * sizeof(uint32_t));
+    h->values = carve_take(c, (uint64_t)rows_max * h->top * sizeof(float));
+}
+
+static void multiply(struct draft_head *h, devptr x, uint32_t rows) {
+    const struct ops *o = h->m->ops;
+    for (uint32_t i = 0; i < h->views_count; i += LINEAR_PARTS_MAX) {
+        struct linear_args a = {.x = x, .rows = rows};
+        a.parts_count = min_u32(h->views_count - i, LINEAR_PARTS_MAX);
+        for (uint32_t p = 0; p < a.parts_count; p++) {
+            const struct engine_range *v = &h->views[i + p];
+            bool whole = v->count == h->m->w.head.rows;
+            a.parts[p] = (struct linear_part){
+                .w = whole ? h->m->w.head : weight_rows(&h->m->w.head, v->first, v->count),
+                .y = h->logits[i + p]};
+        }
+        o->linear(o->ctx, &a);
+    }
+}
+
+void draft_head_run(struct draft_head *h, devptr x, uint32_t rows) {
+    const struct ops *o = h->m->ops;
+    struct draft_top_args a = {.parts_count = h->spans_count,
+                               .rows = rows,
+                               .k = h->top,
+                               .ids = h->ids,
+                               .values = h->values};
+    assert(rows <= h->rows_max);
+    multiply(h, x, rows);
+    for (uint32_t i = 0, v = 0; i < h->spans_count; i++) {
+        while (h->spans[i].first >= h->views[v].first + h->views[v].count) v++;
+        a.parts[i] = (struct draft_top_part){.logits = h->logits[v],
+                                             .stride = h->views[v].count,
+                                             .col = h->spans[i].first - h->views[v].first,
+                                             .id = h->spans[i].first,
+                                             .count = h->spans[i].count};
+    }
+    o->draft_top(o->ctx, &a);
+}

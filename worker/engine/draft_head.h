@@ -1,0 +1,32 @@
+/* draft_head: the target's head for drafts: logits of the ids that may be proposed alone, and the best of each row.
+ *
+ * Ids come in spans. A span's logits are products with a view of some rows of the head and have the bits that the whole head gives them;
+ * views of an EXL3 head grow to whole blocks of rows, whose other ids are never taken. Where the backend has no such views, the whole
+ * head is multiplied. Engine thread. */
+#pragma once
+#include <stdint.h>
+
+#include "kernels/draft/draft.h"
+#include "worker/engine/engine.h"
+
+struct carve;
+struct err;
+struct model;
+
+struct draft_head {
+    const struct model *m;
+    struct engine_range spans[DRAFT_PARTS_MAX]; // ascending, apart
+    struct engine_range views[DRAFT_PARTS_MAX]; // of the head's rows; each holds one span or more
+    uint32_t spans_count, views_count;
+    uint32_t top, rows_max;
+    devptr logits[DRAFT_PARTS_MAX]; // of each view, [rows_max, its rows] f32
+    devptr ids, values;             // [rows_max, top]
+};
+
+// count 0: all ids. ST_INVAL: spans that are empty, not ascending, or reach past the vocabulary; fewer ids than top.
+int draft_head_init(struct draft_head *h, const struct model *m, const struct engine_range *spans,
+                    uint32_t count, uint32_t top, struct err *e);
+// Behind the weights of the model, whose head decides the views.
+void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max);
+// The `top` best ids of each of up to rows_max rows x [rows, D], into ids and values.
+void draft_head_run(struct draft_head *h, devptr x, uint32_t rows);
