@@ -15,9 +15,9 @@ const char *double_name(enum double_kind kind) {
 }
 
 static void carve_some(void *self, struct carve *c) {
-    (void)self;
+    const struct draft_double *d = self;
     carve_begin(c, "drafter");
-    carve_take(c, 1000);
+    carve_take(c, d->room_bytes ? d->room_bytes : 1000);
 }
 
 static int load(void *self, struct err *e) {

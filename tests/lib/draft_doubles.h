@@ -32,6 +32,7 @@ struct draft_double {
         uint32_t rows;
     } slots[DOUBLE_SLOTS_MAX];
     uint32_t asked, saved, restored; // blocks, states
+    uint64_t room_bytes;             // that it takes of the arena; 0: little
     bool loaded, closed;
 };
 

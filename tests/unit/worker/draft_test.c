@@ -4,6 +4,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "kernels/ops.h"
 #include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/test.h"
@@ -423,6 +424,56 @@ TEST(drafts_end_with_the_reply) {
     unlink(costs);
     close_bed(&b);
     free(c);
+}
+
+static uint64_t room_bytes;
+
+static uint64_t some_room(void *ctx) {
+    (void)ctx;
+    return room_bytes;
+}
+
+static void use_room(void *arg, struct ops *o) {
+    (void)arg;
+    o->free_bytes = some_room;
+}
+
+// With a drafter of 64 MiB and so much room beside the weights.
+static int open_in(uint64_t bytes, const char *kinds, struct draft_double *d, struct engine **ret,
+                   struct err *e) {
+    struct engine_config config = config_of(tiny_model(""), 64);
+    struct drafter own = double_drafter(d, DOUBLE_HALF, 1);
+    d->room_bytes = 64 << 20;
+    room_bytes = bytes;
+    config.backend = "cpu";
+    config.memory_fraction = 1;
+    config.on_ops = use_room;
+    config.drafter = "auto";
+    config.draft_kinds = kinds;
+    config.own_drafter = &own;
+    return engine_new(ret, &config, e);
+}
+
+TEST(a_context_that_fits_without_the_drafter_alone_goes_without_it_unless_it_was_named) {
+    static struct draft_double d;
+    struct engine *eng = NULL;
+    struct err e = {0};
+    CHECK_OK(open_in(512 << 20, NULL, &d, &eng, &e), e);
+    CHECK_STR(engine_info(eng)->drafter, "dflash2");
+    CHECK(engine_info(eng)->drafter_bytes >= 64 << 20);
+    engine_free(eng);
+    CHECK(d.closed);
+
+    CHECK_OK(open_in(60 << 20, NULL, &d, &eng, &e), e);
+    CHECK(engine_info(eng)->drafter == NULL);
+    CHECK_EQ(engine_info(eng)->drafter_bytes, 0);
+    CHECK_HAS(engine_info(eng)->draft_rule, "copies");
+    CHECK_HAS(engine_info(eng)->draft_rule, "no dflash2: memory is short");
+    engine_free(eng);
+
+    CHECK_EQ(open_in(60 << 20, "copy,dflash2", &d, &eng, &e), ST_NOMEM);
+    CHECK_HAS(e.msg, "without it would fit");
+    CHECK_EQ(open_in(1 << 20, NULL, &d, &eng, &e), ST_NOMEM);
 }
 
 static int try_open(const char *drafter, const char *kinds, uint32_t rows, struct err *e) {
