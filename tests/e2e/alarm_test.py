@@ -2,7 +2,7 @@
 
     RAILYARD_ALARM_S    seconds (20; `sh tests/long.sh alarm` takes 600, with the sanitized build)
 
-Two processes that only burn time share the cores with router, workers and clients. What counts as hung is unit-tested on a
+Two cores are all there is, and two processes that only burn time share them with router, workers and clients. What counts as hung is unit-tested on a
 clock of its own (tests/unit/router/backend_test.c); here it must not happen."""
 
 import os
@@ -19,6 +19,7 @@ BODY = {"messages": [{"role": "user", "content": "cat dog " * 300}], "max_tokens
 
 @test
 def no_working_worker_is_called_hung_on_a_loaded_machine():
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # children inherit it
     with Server("--workers=2", "--streams=8", "--worker.progress_s=10", "--queue.wait_s=600") as s:
         pids = [s.wait_worker(rank)["pid"] for rank in range(2)]
         burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]

@@ -3,12 +3,13 @@
     RAILYARD_CHAOS_S      seconds (6; `sh tests/long.sh chaos` takes 120)
     RAILYARD_CHAOS_SEED   of the order of what happens (the time, printed)
 
-A disturbance waits for its moment: the controller watches the requests in flight and strikes a worker that has one in the
-phase whose turn it is. What was really hit is counted afterwards from the router's log, which tells how far each lost
+A disturbance waits for its moment: the controller watches the requests in flight, stops a worker that has one in the phase
+whose turn it is, and strikes when the requests are seen to be still there. What was really hit is counted afterwards from the router's log, which tells how far each lost
 stream was. A worker with a stream that has met a death already is spared the unplanned kinds: two deaths end a request by
 design (tests/e2e/resume_test.py)."""
 
 import collections
+import contextlib
 import os
 import random
 import re
@@ -23,7 +24,10 @@ SEED = int(os.environ.get("RAILYARD_CHAOS_SEED", "0")) or int(time.time())
 LONG = SECONDS >= 60
 WORKERS = 4 if LONG else 2
 CLIENTS = 64 if LONG else 16 if SMALL else 32
+PATIENCE_S = 4 if LONG else 0.5  # how long a strike waits for its phase
 PHASES = ["queue", "fill", "first", "decode", "tool", "last"]
+MIDDLE, MIDDLE_MIN = PHASES[2:], 100 if LONG else 5
+UNPLANNED, PLANNED = ["kill", "kill", "kill", "stop", "term"], ["move", "restart"]
 CHAT = "/v1/chat/completions"
 
 STORY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "ignore_eos": True, "max_tokens": 200}
@@ -153,46 +157,79 @@ class Controller:
             if w["state"] == "drained":
                 self.admin("POST", f"workers/{w['rank']}/resume")
 
+    def targets(self, requests, wanted, rank=None):
+        """The workers that have a request in this phase."""
+        if wanted == "queue" and not any(r["worker"] < 0 for r in requests):
+            return set()
+        return {r["worker"] for r in requests if r["worker"] >= 0 and rank in (None, r["worker"])
+                and wanted in ("queue", self.phase_of(r))}
+
+    def settled(self, rank):
+        """The requests in flight, when all that a worker had sent before it was stopped has been taken in."""
+        before = None
+        while True:
+            requests = self.listed()
+            now = [(r["id"], r["completion_tokens"]) for r in requests if r["worker"] == rank]
+            if now == before:
+                return requests
+            before = now
+            time.sleep(0.002)
+
     def strike(self, until):
         """One disturbance, in the phase whose turn it is if that comes up soon."""
-        wanted, give_up = self.phases[self.turn % len(self.phases)], time.monotonic() + 0.4
+        wanted, give_up = self.phases[self.turn % len(self.phases)], time.monotonic() + PATIENCE_S
         self.turn += 1
         while time.monotonic() < until:
-            requests = self.listed()
-            hit = {r["worker"] for r in requests if r["worker"] >= 0 and self.phase_of(r) == wanted}
-            waiting = sum(r["worker"] < 0 for r in requests)
-            if wanted == "queue" and waiting:
-                hit = {r["worker"] for r in requests if r["worker"] >= 0}
-            if hit or time.monotonic() > give_up:
-                ready = {w["rank"]: w["pid"] for w in self.s.workers() if w["state"] == "ready"}
-                hit = (hit or set(ready)) & set(ready)
-                if hit:
-                    self.act(self.rng.choice(sorted(hit)), ready, requests, waiting)
-                    return
-                give_up = time.monotonic() + 0.4
+            ready = {w["rank"]: w["pid"] for w in self.s.workers() if w["state"] == "ready"}
+            late = time.monotonic() > give_up
+            hit = self.targets(self.listed(), wanted) & set(ready) or (set(ready) if late else set())
+            if hit and self.aim(self.rng.choice(sorted(hit)), ready, None if late else wanted):
+                return
+            if late:
+                give_up = time.monotonic() + PATIENCE_S
                 self.revive()
             time.sleep(0.002)
 
-    def act(self, rank, ready, requests, waiting):
+    def aim(self, rank, ready, wanted):
+        """The worker stands still until it is struck: its streams are then where they were seen. False: they are not."""
+        left_stopped = False
+        try:
+            os.kill(ready[rank], signal.SIGSTOP)
+            requests = self.settled(rank)
+            if wanted and not self.targets(requests, wanted, rank):
+                return False
+            left_stopped = self.act(rank, ready, requests) == "stop"
+        except ProcessLookupError:  # it has ended by itself: an earlier disturbance was a slow one
+            return False
+        finally:
+            if not left_stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ready[rank], signal.SIGCONT)
+        return True
+
+    def act(self, rank, ready, requests):
         marked = [r for r in requests if r["deaths"] and r["worker"] in (rank, -1)]
-        what = self.rng.choice(["move", "restart"] if marked else ["kill", "kill", "kill", "stop", "term", "move", "restart"])
-        self.acts[what] += 1
-        self.queue_hits += waiting
-        if what in ("kill", "stop", "term"):
-            number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}[what]
-            try:
-                os.kill(ready[rank], number)
-            except ProcessLookupError:
-                pass
+        kinds = PLANNED if marked else UNPLANNED + PLANNED
+        what = self.rng.choice([k for k in kinds if LONG and not self.acts[k]] or kinds)
+        if what in ("kill", "term"):
+            os.kill(ready[rank], signal.SIGKILL if what == "kill" else signal.SIGTERM)
         elif what == "move":
             self.admin("POST", f"workers/{rank}/drain", {"streams": "move", "force": True})
-        else:
+        elif what == "restart":
             self.admin("POST", f"workers/{rank}/restart", {"streams": self.rng.choice(["move", "finish"]), "force": True})
+        self.acts[what] += 1
+        self.queue_hits += sum(r["worker"] < 0 for r in requests)
+        return what
+
+    def enough(self):
+        found, _ = hits(self.s.log_text(), self.kinds)
+        return sum(found[p] for p in MIDDLE) >= MIDDLE_MIN
 
     def run(self, seconds, clients):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not clients.errors:
-            self.strike(until)
+        """A short run goes on where a slow machine has got too little done."""
+        until, limit = time.monotonic() + seconds, time.monotonic() + max(seconds, 60)
+        while not clients.errors and ((now := time.monotonic()) < until or not LONG and now < limit and not self.enough()):
+            self.strike(max(until, now + 1))
             time.sleep(self.rng.uniform(0.05, 0.4))
             self.revive()
 
@@ -237,14 +274,15 @@ def no_reply_fails_or_differs_while_workers_come_and_go():
         check_eq(clients.errors[:3], [], "what went wrong")
         found, planned = hits(s.log_text(), all_kinds)
         found["queue"] = controller.queue_hits
-        middle = sum(found[p] for p in ("first", "decode", "tool", "last"))
+        middle = sum(found[p] for p in MIDDLE)
         note(f"{clients.done} replies, {clients.resumed} resumes; {dict(controller.acts)}")
         note(f"lost streams by phase: {', '.join(f'{p} {found[p]}' for p in PHASES)}; unplanned {planned['0']}, planned {planned['1']}")
         check_eq(s.metric("railyard_resumes_total", result="poisoned") + s.metric("railyard_resumes_total", result="no_worker"), 0,
                  "requests given up")
-        check(middle >= (100 if LONG else 5), f"only {middle} streams were hit in their middle")
+        check(middle >= MIDDLE_MIN, f"only {middle} streams were hit in their middle")
         if LONG:
-            check_eq([p for p in controller.phases if found[p] < 5], [], "phases that were hit fewer than five times")
+            check_eq([p for p in PHASES if found[p] < 5], [], "phases that were hit fewer than five times")
+            check_eq([k for k in UNPLANNED + PLANNED if not controller.acts[k]], [], "what was never done")
         s.wait_idle()
         wait_for(lambda: s.metric("railyard_requests_in_flight") == 0, "nothing is in flight")
 

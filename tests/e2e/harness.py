@@ -142,7 +142,7 @@ def wait_for(question, what, limit_s=LIMIT_S, every_s=0.02):
         if answer:
             return answer
         if time.monotonic() > end:
-            raise Failed(f"this did not come within {limit_s} s: {what}")
+            raise Failed(f"this did not come within {limit_s} s: {what() if callable(what) else what}")
         time.sleep(every_s)
 
 

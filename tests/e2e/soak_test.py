@@ -4,7 +4,8 @@
 
 Clients ask whole and streamed, hang up in every phase, are refused by the full queue and come again. Flat means: after the
 first fifth, which is for caches and pools to fill, the largest seen is at most a twelfth and 8 MiB above the largest of that
-fifth (memory), and at most as many as the clients could account for (descriptors)."""
+fifth (memory), and at most as many as the clients could account for (descriptors); and when all clients have left, no more
+descriptors are open than before they came."""
 
 import collections
 import os
@@ -78,6 +79,8 @@ def books(m):
 def memory_and_descriptors_stay_flat_and_the_books_balance():
     with Server("--workers=2", "--threads=1", "--streams=4", f"--queue.requests_max={QUEUE_MAX}") as s:
         pids = {"router": s.pid, "worker 0": s.wait_worker(0)["pid"], "worker 1": s.wait_worker(1)["pid"]}
+        s.chat(messages=[{"role": "user", "content": "cat"}], max_tokens=1)
+        idle = {name: fd_count(pid) for name, pid in pids.items()}
         over, tally = threading.Event(), collections.Counter()
         clients = [Client(s, i, over, tally) for i in range(CLIENTS)]
         for c in clients:
@@ -112,6 +115,9 @@ def memory_and_descriptors_stay_flat_and_the_books_balance():
         note(f"{dict(tally)}; {looks} looks, {full} with a full queue")
         s.wait_idle()
         wait_for(lambda: books(s.metrics())[4] == 0, "nothing is in flight")
+        for name, pid in pids.items():
+            wait_for(lambda name=name, pid=pid: fd_count(pid) <= idle[name], lambda name=name, pid=pid:
+                     f"{name} has {fd_count(pid)} descriptors, and had {idle[name]} before the clients came", 30)
 
 
 main(limit_s=int(SECONDS) + 240)

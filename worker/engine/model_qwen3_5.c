@@ -163,6 +163,14 @@ static void carve_draws(struct model *m, struct carve *c) {
     m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
 }
 
+static void carve_taps(struct model *m, struct carve *c) {
+    uint64_t bytes = (uint64_t)m->lim.rows_max * m->cfg->hidden * F32;
+    if (!m->taps.count && !m->taps.final) return;
+    carve_begin(c, "drafter taps");
+    m->tap_rows = carve_take(c, m->taps.count * bytes);
+    m->tap_final = carve_take(c, m->taps.final ? bytes : 0);
+}
+
 void model_carve(struct model *m, struct carve *c, struct round *r) {
     weights_carve(&m->w, m->ckpt, m->ops, c, m->rope.pairs);
     m->page_bytes = page_bytes(m);
@@ -177,6 +185,7 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     m->logits = carve_take(c, (uint64_t)m->lim.head_rows_max * m->w.head.rows * F32);
     if (m->ops->draw) carve_draws(m, c);
     carve_record(m, c);
+    carve_taps(m, c);
     if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");
         m->work_scratch = carve_take(c, m->work.scratch_bytes);
@@ -427,6 +436,22 @@ static void spoil(struct model *m) {
     if (m->cfg->moe) m->ops->fill(m->ops->ctx, m->moe.first, nan_bits, m->moe.bytes);
 }
 
+static void tap_layer(struct model *m, uint32_t layer, uint32_t rows) {
+    uint64_t row = (uint64_t)m->cfg->hidden * F32;
+    for (uint32_t i = 0; i < m->taps.count; i++)
+        if (m->taps.layers[i] == layer)
+            m->ops->copy(m->ops->ctx, m->tap_rows + i * m->lim.rows_max * row, m->h, rows * row);
+}
+
+static void tap_final(struct model *m, uint32_t rows) {
+    m->ops->rmsnorm(m->ops->ctx, &(struct rmsnorm_args){.x = m->h,
+                                                        .scale = m->w.final_scale,
+                                                        .y = m->tap_final,
+                                                        .rows = rows,
+                                                        .dim = m->cfg->hidden,
+                                                        .eps = (float)m->cfg->rms_norm_eps});
+}
+
 void model_forward(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
     round_write(r, m->ops);
@@ -453,7 +478,9 @@ void model_forward(struct model *m, const struct round *r) {
         else
             dense_mlp(m, l, r->rows);
         spoil(m);
+        tap_layer(m, i, r->rows);
     }
+    if (m->taps.final) tap_final(m, r->rows);
 }
 
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count) {

@@ -29,6 +29,12 @@ struct model_limits {
     enum dtype kv_dtype;
 };
 
+struct model_taps {         // rows that a forward keeps for a drafter
+    const uint32_t *layers; // residual rows behind the MLPs of these layers, in this order
+    uint32_t count;
+    bool final; // rows behind the final norm, of every row of the round
+};
+
 struct model {
     const struct ops *ops;
     const struct checkpoint *ckpt;
@@ -74,6 +80,9 @@ struct model {
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     devptr work_scratch, work_counters;
+    struct model_taps taps;           // before model_carve
+    devptr tap_rows;                  // [taps.count][rows_max, D] f32
+    devptr tap_final;                 // [rows_max, D] f32
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs, planted_runs;
 };

@@ -1,0 +1,78 @@
+/* drafter: a source of ids that may follow a stream's last one. What it proposes changes no reply, only how many rows of
+ * a round are kept, so its arithmetic is free (docs/exactness.md); but the same calls give the same ids, always.
+ *
+ * A drafter keeps a state per slot. The engine tells it of every committed row of every stream, in order and once
+ * (absorb), whichever drafter or none proposed it, and asks it for blocks (propose). Nothing that was proposed enters
+ * its state before it was committed. A run at position 0 starts a slot anew.
+ *
+ * Memory: what it needs is carved out of the engine's arena like the model's own (carve.h: measured first, then for
+ * real by the same code) and known before anything is loaded. Engine thread only. After load no call allocates or fails:
+ * trouble of the device comes out of ops->sync. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/types.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/model_qwen3_5.h"
+
+struct carve;
+struct err;
+struct sample_params;
+
+enum { DRAFT_IDS_MAX = ENGINE_WINDOW_ROWS_MAX - 1 };
+
+struct draft_ask {
+    uint32_t slot;
+    uint32_t anchor; // the id drawn last, which no row was fed with yet
+    uint32_t pos;    // its position: rows 0 .. pos - 1 are committed and were absorbed
+    uint32_t want;   // at most so many ids, 1 .. the drafter's ids_max
+    const struct sample_params
+        *sampling; // for the noise that the draw at a position will use (kernels/sample/sample.h)
+    uint32_t ret_count;              // 0 .. want
+    uint32_t ret_ids[DRAFT_IDS_MAX]; // for positions pos + 1, pos + 2, ..
+};
+
+struct draft_rows {      // committed rows of one stream in the round last forwarded
+    struct run run;      // slot, first row in the round, position; count: those kept, >= 1
+    const uint32_t *ids; // the stream's, from position 0
+    uint32_t ids_count;  // at least pos + count; more where the id behind the last row is known
+};
+
+struct drafter_limits {
+    uint32_t slots, rows_max; // of the engine, and of one forward of the target
+    uint32_t context_max;     // rows of one stream
+    uint64_t
+        quantize_min; // matrices of so many values and more are quantised to 4 bits at load; 0: none
+    const struct engine_range
+        *spans;           // ids that its head projects, ascending; those outside are never proposed
+    uint32_t spans_count; // 0: all
+};
+
+struct drafter {
+    void *self;
+    const char *kind; // "mtp", "dflash", "dflash2", "copy"
+    uint32_t ids_max; // of one block
+    struct model_taps
+        taps; // what it wants of each forward: the rows are in model.tap_rows and model.tap_final
+
+    void (*carve)(void *self, struct carve *c);
+    int (*load)(void *self,
+                struct err *e); // into what was carved; names file, tensor, wanted, found
+    void (*absorb)(void *self, const struct draft_rows *rows, uint32_t count);
+    void (*propose)(void *self, struct draft_ask *asks,
+                    uint32_t count); // one block each, all in one forward
+    // State of a slot at so many rows, as bytes on the host, for kept prefixes.
+    uint64_t (*state_bytes)(void *self, uint32_t rows);
+    void (*state_read)(void *self, uint32_t slot, uint32_t rows, void *ret);
+    void (*state_write)(void *self, uint32_t slot, uint32_t rows, const void *p);
+    void (*close)(void *self);
+};
+
+// A published DFlash or DFlash2 drafter in a folder. Refused by name and reason, before anything is carved: another
+// vocabulary, hidden size or depth than the target's, no rope_theta, tensors unknown or missing (ST_INVAL, ST_UNSUPPORTED).
+int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
+                const struct drafter_limits *lim, struct err *e);
+// The target's own MTP head. ST_UNSUPPORTED: its checkpoint has none, or one that cannot be run; e says which.
+int mtp_open(struct drafter *ret, const struct model *m, const struct drafter_limits *lim,
+             struct err *e);
