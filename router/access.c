@@ -91,9 +91,9 @@ static void add_facts(struct strbuf *b, const struct access_facts *f, const char
     add_str(b, "model", model);
     if (f->worker >= 0) strbuf_printf(b, ",\"worker\":%d", f->worker);
     strbuf_printf(b,
-                  ",\"stream\":%s,\"n\":1,\"prompt_tokens\":%u,\"cached_tokens\":%u,"
+                  ",\"stream\":%s,\"n\":%u,\"prompt_tokens\":%u,\"cached_tokens\":%u,"
                   "\"completion_tokens\":%u,\"reasoning_tokens\":%u",
-                  f->stream ? "true" : "false", f->prompt_tokens, f->cached_tokens,
+                  f->stream ? "true" : "false", f->n, f->prompt_tokens, f->cached_tokens,
                   f->completion_tokens, f->reasoning_tokens);
     add_str(b, "finish_reason", f->finish_reason);
     strbuf_printf(b, ",\"queue_ms\":%.1f,\"prefill_ms\":%.1f,\"first_token_ms\":%.1f", f->queue_ms,
@@ -118,7 +118,7 @@ void access_write(struct access_log *l, const struct http_call *c, const char *m
     h2o_iovec_t trace = http_header(c->req, "traceparent");
     if (trace.len && trace.len <= 128) add_text(&b, "trace_id", trace.base, trace.len);
     add_str(&b, "key", c->key ? c->key->name : NULL);
-    add_str(&b, "remote", conn_remote(c->conn));
+    add_str(&b, "remote", c->remote);
     add_str(&b, "proto", protocol(c));
     size_t method_len = c->req->input.method.len;
     add_text(&b, "method", c->req->input.method.base, method_len < 32 ? method_len : 32);

@@ -15,6 +15,7 @@ struct access_facts { // what a generating request adds to its line; zero: nothi
     const char *code;          // error code, constant; NULL: none
     const char *finish_reason; // constant; NULL: none
     int32_t worker;            // rank
+    uint32_t n;                // choices of each prompt
     uint32_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     double queue_ms, prefill_ms, first_token_ms;
     uint64_t rounds, drafted, accepted;

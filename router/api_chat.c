@@ -113,24 +113,6 @@ static void add_choice(struct strbuf *out, struct choice *c) {
     strbuf_add_char(out, '}');
 }
 
-static void whole_finish(struct request *r) {
-    struct strbuf out = {0};
-    const struct ids *prompt = &r->prompts[0].ids;
-    shape_head(&out, r, "chat.completion");
-    if (r->params.return_token_ids) shape_ids(&out, "prompt_token_ids", prompt->v, prompt->len);
-    strbuf_add_str(&out, ",\"choices\":[");
-    for (uint32_t i = 0; i < r->choice_count; i++) add_choice(&out, &r->choices[i]);
-    strbuf_add_str(&out, "],");
-    shape_usage(&out, r);
-    shape_extras(&out, r);
-    strbuf_add_char(&out, '}');
-    struct send_head h = shape_send_head(r, "application/json");
-    struct request_figures f = request_figures(r);
-    h.processing_ms = (int64_t)(f.first_token_ms + f.decode_ms);
-    send_whole(r->send, &h, out.p, out.len);
-    strbuf_fini(&out);
-}
-
 /* ---- streamed ---- */
 
 static const char chunk_object[] = "chat.completion.chunk";
@@ -240,22 +222,18 @@ static void stream_choice_over(struct choice *c) {
     if (!send_begun(r->send)) shape_stream_begin(r);
     send_role(c);
     struct strbuf *out = shape_open_chunk(r, chunk_object);
-    strbuf_printf(
-        out, ",\"choices\":[{\"index\":%u,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"",
-        c->index, shape_finish(c));
-    shape_stop_reason(out, c);
-    shape_end(out, c);
-    if (c->sent_ids < c->taken) shape_new_ids(out, c);
-    strbuf_add_str(out, "}]");
-    shape_close_chunk(out, r, false, r->choices_open == 1 && !r->params.include_usage);
-    send_touch(r->send);
+    strbuf_printf(out, ",\"choices\":[{\"index\":%u,\"delta\":{}", c->index);
+    shape_choice_end(out, c);
 }
 
 /* ---- which ---- */
 
 // Whether a reply is streamed is known only when the body has been read.
 static void chat_begin(struct request *r) {
-    if (r->params.stream) shape_stream_begin(r);
+    if (r->params.stream)
+        shape_stream_begin(r);
+    else
+        shape_whole_begin(r);
 }
 
 static void chat_delta(struct choice *c, const struct reply_delta *d) {
@@ -273,7 +251,7 @@ static void chat_finish(struct request *r) {
     if (r->params.stream)
         shape_stream_finish(r, chunk_object);
     else
-        whole_finish(r);
+        shape_whole_finish(r, "chat.completion", true, add_choice);
 }
 
 static const struct request_format chat = {chat_begin, chat_delta, chat_choice_over, chat_finish,

@@ -65,22 +65,6 @@ static void add_choice(struct strbuf *out, struct choice *c) {
     strbuf_fini(&text);
 }
 
-static void whole_finish(struct request *r) {
-    struct strbuf out = {0};
-    shape_head(&out, r, object);
-    strbuf_add_str(&out, ",\"choices\":[");
-    for (uint32_t i = 0; i < r->choice_count; i++) add_choice(&out, &r->choices[i]);
-    strbuf_add_str(&out, "],");
-    shape_usage(&out, r);
-    shape_extras(&out, r);
-    strbuf_add_char(&out, '}');
-    struct send_head h = shape_send_head(r, "application/json");
-    struct request_figures f = request_figures(r);
-    h.processing_ms = (int64_t)(f.first_token_ms + f.decode_ms);
-    send_whole(r->send, &h, out.p, out.len);
-    strbuf_fini(&out);
-}
-
 /* ---- streamed ---- */
 
 static struct strbuf *open_choice(struct choice *c, const char *text, size_t len) {
@@ -128,20 +112,16 @@ static void stream_choice_over(struct choice *c) {
     struct request *r = c->request;
     if (!send_begun(r->send)) shape_stream_begin(r);
     send_prompt(c);
-    struct strbuf *out = open_choice(c, "", 0);
-    strbuf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"", shape_finish(c));
-    shape_stop_reason(out, c);
-    shape_end(out, c);
-    if (c->sent_ids < c->taken) shape_new_ids(out, c);
-    strbuf_add_str(out, "}]");
-    shape_close_chunk(out, r, false, r->choices_open == 1 && !r->params.include_usage);
-    send_touch(r->send);
+    shape_choice_end(open_choice(c, "", 0), c);
 }
 
 /* ---- which ---- */
 
 static void completion_begin(struct request *r) {
-    if (r->params.stream) shape_stream_begin(r);
+    if (r->params.stream)
+        shape_stream_begin(r);
+    else
+        shape_whole_begin(r);
 }
 
 static void completion_delta(struct choice *c, const struct reply_delta *d) {
@@ -159,7 +139,7 @@ static void completion_finish(struct request *r) {
     if (r->params.stream)
         shape_stream_finish(r, object);
     else
-        whole_finish(r);
+        shape_whole_finish(r, object, false, add_choice);
 }
 
 static const struct request_format format = {

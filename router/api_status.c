@@ -58,7 +58,39 @@ static const char *why_not_ready(const struct status_source *s, const struct sna
     return shot->ever_ready ? "no_ready_worker" : "loading";
 }
 
-static void ready(struct http_call *c, bool with_error) {
+static void not_ready_error(struct strbuf *out, const char *why) {
+    strbuf_printf(out,
+                  ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
+                  !strcmp(why, "loading")    ? "Loading model"
+                  : !strcmp(why, "draining") ? "Shutting down"
+                                             : "No ready worker");
+}
+
+// Of the worker whose port was asked.
+static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
+    const struct snapshot *shot = snapshot_of(c->app);
+    static const struct snapshot_worker none = {.state = BACKEND_STOPPED};
+    const struct snapshot_worker *w = &none;
+    struct strbuf body = {0};
+    for (uint32_t i = 0; i < shot->worker_count; i++)
+        if (shot->workers[i].rank == rank) w = &shot->workers[i];
+    bool is_ready = w->state == BACKEND_READY;
+    bool loading = w->state == BACKEND_STARTING || w->state == BACKEND_LOADING;
+    const char *why = shot->draining || w->state == BACKEND_DRAINING ? "draining"
+                      : is_ready                                     ? NULL
+                      : loading                                      ? "loading"
+                                                                     : "no_ready_worker";
+    strbuf_printf(&body,
+                  "{\"status\":\"%s\",\"workers\":{\"ready\":%d,\"total\":1},"
+                  "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", is_ready, w->pinned + w->queue_requests, w->queue_tokens);
+    if (why && w->fault) add_text(&body, "reason", w->fault);
+    if (why && with_error) not_ready_error(&body, why);
+    strbuf_add_char(&body, '}');
+    reply_json(c, why ? 503 : 200, &body);
+}
+
+static void all_ready(struct http_call *c, bool with_error) {
     const struct status_source *s = c->app;
     const struct snapshot *shot = snapshot_of(s);
     const char *why = why_not_ready(s, shot);
@@ -72,14 +104,18 @@ static void ready(struct http_call *c, bool with_error) {
                   why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
     snapshot_fault(shot, fault, sizeof fault);
     if (why && *fault) add_text(&body, "reason", fault);
-    if (why && with_error)
-        strbuf_printf(&body,
-                      ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
-                      !strcmp(why, "loading")    ? "Loading model"
-                      : !strcmp(why, "draining") ? "Shutting down"
-                                                 : "No ready worker");
+    if (why && with_error) not_ready_error(&body, why);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
+}
+
+static void ready(struct http_call *c, bool with_error) {
+    int32_t rank = listener_rank(c->listener);
+    if (rank >= 0) {
+        worker_ready(c, (uint32_t)rank, with_error);
+        return;
+    }
+    all_ready(c, with_error);
 }
 
 void api_status_readyz(struct http_call *c) {
@@ -93,7 +129,7 @@ void api_status_health(struct http_call *c) {
 void api_status_metrics(struct http_call *c) {
     const struct status_source *s = c->app;
     struct strbuf body = {0};
-    metrics_write(s->metrics, snapshot_of(s), mono_ms(), &body);
+    metrics_write(s->metrics, snapshot_of(s), listener_rank(c->listener), mono_ms(), &body);
     send_reply(
         c, &SEND_HEAD(.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"),
         body.p, body.len);

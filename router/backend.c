@@ -22,6 +22,13 @@ const char *backend_state_name(enum backend_state s) {
     return (unsigned)s < BACKEND_STATE_COUNT ? names[s] : "unknown";
 }
 
+const char *backend_failure_name(enum backend_failure f) {
+    static const char *const names[BACKEND_FAILURE_COUNT] = {
+        "exit", "signal", "hung", "gpu_lost", "bad_frame", "start", "lost",
+    };
+    return (unsigned)f < BACKEND_FAILURE_COUNT ? names[f] : "unknown";
+}
+
 bool backend_state_is_name(const char *name, size_t len) {
     for (int s = 0; s < BACKEND_STATE_COUNT; s++) {
         const char *n = backend_state_name((enum backend_state)s);
@@ -89,6 +96,7 @@ int backends_new(struct backends **ret, const struct backends_config *c, struct 
                                    .rank = i,
                                    .own = c->spawn && i < c->ranks,
                                    .state = BACKEND_STOPPED,
+                                   .failure = BACKEND_FAILURE_COUNT,
                                    .since_ms = mono_ms()};
     if (getrandom(&s->router_epoch, sizeof s->router_epoch, 0) != sizeof s->router_epoch)
         s->router_epoch = mono_ns();

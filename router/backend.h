@@ -26,6 +26,19 @@ enum backend_state {
     BACKEND_STATE_COUNT,
 };
 
+// Why a worker failed. Of a process of ours what ended it; of others what became of the connection.
+enum backend_failure {
+    BACKEND_FAILURE_EXIT,      // with an exit code
+    BACKEND_FAILURE_SIGNAL,    // killed by one
+    BACKEND_FAILURE_HUNG,      // no progress, or no answer
+    BACKEND_FAILURE_GPU_LOST,  // its device failed
+    BACKEND_FAILURE_BAD_FRAME, // what it sent made no sense
+    BACKEND_FAILURE_START,     // it could not be started, or never came up
+    BACKEND_FAILURE_LOST,      // the connection ended without a word
+    BACKEND_FAILURE_COUNT,
+};
+const char *backend_failure_name(enum backend_failure f);
+
 struct backend_events { // all on the loop thread
     void *arg;
     // A frame of the present incarnation: TOKENS, DONE, FAIL. Its memory is gone when the call returns.
@@ -36,6 +49,8 @@ struct backend_events { // all on the loop thread
     // The incarnation is over: its streams get nothing more. reason is one line; planned: it ended in good order.
     // Called before on_state.
     void (*on_lost)(void *arg, struct backend *b, const char *reason, bool planned);
+    // A worker ended though nobody wanted it to: once for each such end, behind on_lost. May be NULL.
+    void (*on_failed)(void *arg, struct backend *b, enum backend_failure why);
 };
 
 struct backends_config { // what it points to outlives the set
@@ -105,5 +120,5 @@ int backend_drain(struct backend *b, const struct frame_drain *d, struct err *e)
 void backend_stop(struct backend *b);
 // Of an own rank whose process does not run: starts it, and forgets its failures.
 void backend_start(struct backend *b);
-// The worker is at fault or hung: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
+// What it sent makes no sense: its incarnation ends (on_lost is called) and its process, if it is ours, is killed.
 void backend_drop(struct backend *b, const char *reason);

@@ -29,7 +29,8 @@ struct backend {
     enum backend_state state;
     uint64_t since_ms;
     char reason[BACKEND_REASON_BYTES];
-    const char *fault; // as backend_info's
+    const char *fault;            // as backend_info's
+    enum backend_failure failure; // why we are about to end it; COUNT: we are not
     uint64_t restarts, frames_dropped;
 
     // The incarnation; peer NULL: none.
@@ -95,6 +96,8 @@ void backend_on_hello(void *arg, const struct frame_hello *h, struct frame *answ
 void backend_lose(struct backend *b, const char *reason, enum backend_state next);
 
 // backend_watch.c
+void backend_drop_as(struct backend *b, enum backend_failure why, const char *reason);
+void backend_failed(struct backend *b, enum backend_failure why); // tells on_failed, once
 int backend_start_process(struct backend *b, struct err *e);
 void backend_on_tick(uv_timer_t *t);
 void backend_after_close(void *set); // a socket has closed; the stop may be complete

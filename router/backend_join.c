@@ -29,6 +29,8 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     if (b->child.running) b->lost_ms = mono_ms();
     backend_set_reason(b, "%s", why);
     s->c.events.on_lost(s->c.events.arg, b, why, next == BACKEND_STOPPED);
+    if (!wanted && !b->own) // of a process of ours its exit tells more
+        backend_failed(b, b->failure < BACKEND_FAILURE_COUNT ? b->failure : BACKEND_FAILURE_LOST);
     backend_set_state(b, b->child.running ? BACKEND_BACKOFF : next);
 }
 
@@ -213,6 +215,7 @@ static void begin_incarnation(struct backend *b) {
     b->up = b->drain_asked = false;
     if (!b->own) b->exit_asked = false; // of a process of ours it stands until that is started anew
     b->lost_ms = 0;
+    b->failure = BACKEND_FAILURE_COUNT;
     b->status = (struct frame_status){0};
     b->reason[0] = '\0';
     b->ping_seq = b->pong_seq = 0;

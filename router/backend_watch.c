@@ -34,6 +34,12 @@ static void give_up(struct backend *b, const char *after) {
     backend_set_state(b, BACKEND_FAILED);
 }
 
+void backend_failed(struct backend *b, enum backend_failure why) {
+    const struct backend_events *events = &b->set->c.events;
+    b->failure = BACKEND_FAILURE_COUNT;
+    if (events->on_failed) events->on_failed(events->arg, b, why);
+}
+
 // A run of b's process is over, and not because anybody wished it. code -1: it could not be started, or was killed.
 static void after_failure(struct backend *b, int64_t code) {
     uint64_t delay_ms = 0, now = mono_ms();
@@ -64,6 +70,12 @@ static void describe_exit(struct backend *b, int64_t code, int signal) {
     snprintf(b->reason + n, sizeof b->reason - n, "%s%s", n ? "; " : "", how);
 }
 
+static enum backend_failure failure_of(const struct backend *b, int64_t code, int signal) {
+    if (b->failure < BACKEND_FAILURE_COUNT) return b->failure; // the signal was ours
+    if (signal) return BACKEND_FAILURE_SIGNAL;
+    return code == EXIT_CODE_DEVICE ? BACKEND_FAILURE_GPU_LOST : BACKEND_FAILURE_EXIT;
+}
+
 static void on_exit_of(void *arg, int64_t code, int signal) {
     struct backend *b = arg;
     bool clean = code == 0 && signal == 0;
@@ -76,6 +88,7 @@ static void on_exit_of(void *arg, int64_t code, int signal) {
         b->start_at_ms = mono_ms();
         backend_set_state(b, BACKEND_BACKOFF);
     } else {
+        backend_failed(b, failure_of(b, code, signal));
         after_failure(b, signal ? -1 : code);
     }
 }
@@ -91,6 +104,7 @@ int backend_start_process(struct backend *b, struct err *e) {
     b->start_at_ms = 0;
     b->started_ms = mono_ms();
     b->exit_asked = false;
+    b->failure = BACKEND_FAILURE_COUNT;
     b->child.on_exit = on_exit_of;
     b->child.on_closed = on_child_closed;
     b->child.arg = b;
@@ -103,6 +117,11 @@ int backend_start_process(struct backend *b, struct err *e) {
 }
 
 void backend_drop(struct backend *b, const char *reason) {
+    backend_drop_as(b, BACKEND_FAILURE_BAD_FRAME, reason);
+}
+
+void backend_drop_as(struct backend *b, enum backend_failure why, const char *reason) {
+    b->failure = why;
     child_kill(&b->child, SIGKILL); // its exit decides what comes
     backend_set_reason(b, "%s", reason);
     backend_lose(b, reason, BACKEND_FAILED);
@@ -115,6 +134,7 @@ static void start_if_due(struct backend *b, uint64_t now) {
     if (!backend_start_process(b, &e)) return;
     log_error("worker_start", "rank=%u reason=\"%s\"", b->rank, e.msg);
     backend_set_reason(b, "%s", e.msg);
+    backend_failed(b, BACKEND_FAILURE_START);
     after_failure(b, -1);
 }
 
@@ -147,7 +167,7 @@ static void check_health(struct backend *b) {
     else if (stuck)
         snprintf(reason, sizeof reason, "hung: %u streams and no progress for %llu ms",
                  b->live_count, (unsigned long long)(now - b->progress_ms));
-    if (silent || stuck) backend_drop(b, reason);
+    if (silent || stuck) backend_drop_as(b, BACKEND_FAILURE_HUNG, reason);
 }
 
 // since may be a moment after now, when what it dates happened in this very tick.
@@ -169,7 +189,7 @@ static void check_joining(struct backend *b, uint64_t now) {
         snprintf(reason, sizeof reason, "%.60s, and did not end", b->reason);
     else
         return;
-    backend_drop(b, reason);
+    backend_drop_as(b, BACKEND_FAILURE_START, reason);
 }
 
 static void watch(struct backend *b, uint64_t now) {

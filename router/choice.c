@@ -50,6 +50,7 @@ void choice_init(struct choice *c, struct request *r, uint32_t index, uint32_t p
 }
 
 void choice_fini(struct choice *c) {
+    queue_forget(&c->request->server->queue, &c->queue_item);
     ids_fini(&c->ids);
     free(c->logprobs);
     free(c->tops);

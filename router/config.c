@@ -22,6 +22,9 @@
 static const struct setting table[] = {
     {"api.listen", SETTING_STRING, IN(api_listen), "127.0.0.1:8000", 0, 0, NULL, NULL,
      "address of the API: HOST:PORT (port 0: any free one) or unix:/path"},
+    {"api.worker_ports", SETTING_INT, IN(worker_ports), "0", 0, 65528, NULL, NULL,
+     "first of eight ports, on the host of api.listen: what comes by the k-th runs on worker k; 0: "
+     "none"},
     {"ops.listen", SETTING_STRING, IN(ops_listen), "127.0.0.1:8001", 0, 0, NULL, NULL,
      "address of health, metrics and administration; empty: none"},
     {"api.tls_cert", SETTING_STRING, IN(tls_cert), NULL, 0, 0, NULL, NULL,
@@ -30,6 +33,9 @@ static const struct setting table[] = {
     {"api.cors_origins", SETTING_STRING, IN(cors_origins), NULL, 0, 0, NULL, NULL,
      "web origins that may read replies: none, * or a list split by commas (default * with keys, "
      "else none)"},
+    {"api.trusted_proxies", SETTING_STRING, IN(trusted_proxies), NULL, 0, 0, NULL, NULL,
+     "whose X-Forwarded-For, Forwarded and x-gateway-inference-... are believed: addresses and "
+     "networks split by commas, unix for a unix socket's peers"},
     {"auth.keys_file", SETTING_STRING, IN(keys_file), NULL, 0, 0, NULL, NULL,
      "file of API keys, name:class:sha256hex[:options] a line; read again on SIGHUP"},
     {"auth.keys", SETTING_STRING, IN(keys), NULL, 0, 0, NULL, NULL,
@@ -76,6 +82,9 @@ static const struct setting table[] = {
      "longest wait in the queue; over it: 429"},
     {"queue.overload_status", SETTING_CHOICE, IN(overload_status), "429", 0, 0, "429|503|529", NULL,
      "status of a full queue"},
+    {"queue.use_client_timeout", SETTING_BOOL, IN(use_client_timeout), "off", 0, 0, NULL, NULL,
+     "refuse at once what would wait longer than its client says that it waits "
+     "(x-stainless-read-timeout, x-stainless-timeout, x-slo-ttft-ms)"},
     {"route.wait_ready_s", SETTING_REAL, IN(wait_ready_s), "5", 0, WEEK_S, NULL, "s",
      "wait for a ready worker when there is none; over it: 503"},
     {"route.resume_s", SETTING_REAL, IN(resume_s), "120", 0, WEEK_S, NULL, "s",
@@ -114,6 +123,9 @@ static const struct setting table[] = {
      "add the object 'railyard' to replies"},
     {"reply.headers", SETTING_BOOL, IN(reply_headers), "on", 0, 0, NULL, NULL,
      "add X-Railyard-... headers to replies"},
+    {"reply.whitespace_s", SETTING_REAL, IN(whitespace_s), "0", 0, WEEK_S, NULL, "s",
+     "after stream.first_byte_s a space this often in front of a reply that is not a stream, for "
+     "proxies with short idle limits; its status is 200 then, whatever comes. 0: none"},
     {"reply.reasoning_fields", SETTING_CHOICE, IN(reasoning_fields), "both", 0, 0,
      "both|reasoning_content|reasoning", NULL, "the names under which a thought is sent"},
     {"run.dir", SETTING_STRING, IN(run_dir), NULL, 0, 0, NULL, NULL,
@@ -138,6 +150,8 @@ static const struct setting table[] = {
      "worker processes; 0: one per visible GPU, at least one"},
     {"backend", SETTING_CHOICE, IN(backend), "auto", 0, 0, "auto|cpu|cuda", NULL,
      "handed on to workers: where they compute"},
+    {"embedding", SETTING_CHOICE, IN(embedding), "auto", 0, 0, "auto|card|host", NULL,
+     "handed on to workers: where the embedding's rows live"},
     {"context", SETTING_INT, IN(context), "0", 0, 1 << 30, NULL, "tokens",
      "handed on to workers: longest prompt and reply of a stream; 0: what fits"},
     {"streams", SETTING_INT, IN(streams), "0", 0, 4096, NULL, NULL,
@@ -158,8 +172,9 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {"backend", "context", "streams",         "threads",
-                                        "chunk",   "kv",      "memory-fraction", "debug.fault"};
+static const char *const handed_on[] = {"backend", "embedding",       "context",
+                                        "streams", "threads",         "chunk",
+                                        "kv",      "memory-fraction", "debug.fault"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;

@@ -12,7 +12,8 @@ struct strbuf;
 
 struct config {
     char *api_listen, *ops_listen;
-    char *tls_cert, *tls_key, *cors_origins;
+    int64_t worker_ports; // 0: off
+    char *tls_cert, *tls_key, *cors_origins, *trusted_proxies;
     char *keys_file, *keys;
     bool metrics_auth;
     int64_t head_bytes_max, head_fields_max, uri_bytes_max;
@@ -25,6 +26,7 @@ struct config {
     int64_t queue_tokens_max;
     double queue_wait_s;
     char *overload_status;
+    bool use_client_timeout;
     double wait_ready_s, resume_s;
 
     double request_s;
@@ -43,6 +45,7 @@ struct config {
 
     char *sampling_defaults;
     bool reply_extras, reply_headers;
+    double whitespace_s; // 0: off
     char *reasoning_fields;
 
     char *run_dir;
@@ -54,7 +57,7 @@ struct config {
     int64_t workers; // 0: visible GPUs, at least 1
 
     // What a worker runs with; handed on when given.
-    char *backend;
+    char *backend, *embedding;
     int64_t context, streams, threads, chunk;
     double memory_fraction;
     char *kv;

@@ -6,10 +6,12 @@
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/strbuf.h"
+#include "router/h2early.h"
 #include "router/http.h"
 #include "router/listen_int.h"
 #include "router/metrics.h"
 #include "router/nonce.h"
+#include "router/proxies.h"
 
 #include <arpa/inet.h>
 #include <h2o/http1.h>
@@ -47,13 +49,18 @@ static void on_conn_closed(void *data) {
 }
 
 static void name_remote(struct conn *c, const uv_stream_t *stream) {
+    const struct proxies *proxies = c->listener->config.proxies;
     struct sockaddr_storage sa;
     int len = sizeof sa;
     char ip[INET6_ADDRSTRLEN];
     strcpy(c->remote, "unix");
-    if (stream->type != UV_TCP) return;
+    if (stream->type != UV_TCP) {
+        c->is_proxy = proxies && proxies_trust(proxies, NULL);
+        return;
+    }
     strcpy(c->remote, "unknown");
     if (uv_tcp_getpeername((const uv_tcp_t *)stream, (struct sockaddr *)&sa, &len)) return;
+    c->is_proxy = proxies && proxies_trust(proxies, (struct sockaddr *)&sa);
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)&sa;
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&sa;
     if (sa.ss_family == AF_INET) {
@@ -70,6 +77,47 @@ static void note_http2(struct conn *c) {
     c->is_http2 = true;
     metrics_connections(c->listener->config.metrics, false, -1);
     metrics_connections(c->listener->config.metrics, true, 1);
+}
+
+/* ---- HTTP/2 bodies over the limit ---- */
+
+static bool is_large(const h2o_req_t *req, size_t max) {
+    size_t announced, bytes = h2early_bytes(req, &announced);
+    return bytes > max || (announced != SIZE_MAX && announced > max);
+}
+
+struct large {
+    const struct conn *conn;
+    size_t max;
+    h2o_req_t *found;
+};
+
+static int look_for_large(h2o_req_t *req, void *arg) {
+    struct large *k = arg;
+    const struct conn *c = req->conn->callbacks->get_socket(req->conn)->on_close.data;
+    if (c != k->conn || req->processed_at.at.tv_sec || !is_large(req, k->max)) return 0;
+    k->found = req;
+    return 1;
+}
+
+// Of this connection. h2o would reset their streams as refused; answered they are told what is wrong. Until that has left
+// nothing is read: h2o resets a stream that gets more of its body behind its answer's beginning.
+static void answer_large(struct conn *c) {
+    struct listener *l = c->listener;
+    struct large k = {.conn = c, .max = l->config.limits.body_bytes_max};
+    struct apierr e;
+    while (l->global.http2.callbacks.foreach_request(&l->ctx, look_for_large, &k)) {
+        size_t announced, bytes = h2early_bytes(k.found, &announced);
+        apierr_set(&e, APIERR_BODY_TOO_LARGE, NULL, "the body must have at most %zu bytes, got %zu",
+                   k.max, announced != SIZE_MAX && announced > bytes ? announced : bytes);
+        c->early_answer = &e;
+        h2early_dispatch(k.found);
+        c->early_answer = NULL;
+    }
+}
+
+const struct apierr *conn_early(const struct conn *conn) {
+    return conn->early_answer;
 }
 
 /* ---- ahead of h2o's reader ---- */
@@ -106,8 +154,11 @@ static bool look_over(struct conn *c, size_t fresh) {
         in->size -= fresh;
         return false;
     }
-    if (!h1scan_take(&c->scan, in->bytes, in->size, fresh, &c->listener->config.limits, &good, &e))
+    if (!h1scan_take(&c->scan, in->bytes, in->size, fresh, &c->listener->config.limits, &good,
+                     &e)) {
+        if (c->scan.state == H1SCAN_HTTP2) note_http2(c);
         return true;
+    }
     c->refused = mem_alloc(sizeof e);
     *c->refused = e;
     size_t bad_at = in->size - fresh + good;
@@ -133,6 +184,8 @@ static void on_read(h2o_socket_t *sock, const char *err) {
         return;
     }
     c->gone = outer;
+    if (c->is_http2 && c->read_bytes - c->base_bytes > c->listener->config.limits.body_bytes_max)
+        answer_large(c);
     hook(c);
 }
 
@@ -231,12 +284,18 @@ const char *conn_remote(const struct conn *conn) {
     return conn->remote;
 }
 
+bool conn_is_proxy(const struct conn *conn) {
+    return conn->is_proxy;
+}
+
 static void note_version(struct conn *conn, const h2o_req_t *req) {
     if (req->version >= 0x200) note_http2(conn);
 }
 
-void conn_call_begin(struct conn *conn, const struct http_call *c) {
+void conn_call_begin(struct conn *conn, struct http_call *c) {
     conn->busy++;
+    c->is_early = conn->early_answer != NULL;
+    if (c->is_early && conn->early++ == 0) h2o_socket_read_stop(conn->sock);
     note_version(conn, c->req);
     if (conn->is_http2) conn->base_bytes += c->req->entity.len + H2_HEAD_BYTES;
 }
@@ -256,6 +315,7 @@ static void count_reset(struct conn *conn, uint64_t now) {
 void conn_call_end(struct conn *conn, struct http_call *c) {
     struct listener *l = conn->listener;
     uint64_t now = mono_ms();
+    if (c->is_early && --conn->early == 0) h2o_socket_read_start(conn->sock, on_read);
     if (--conn->busy == 0) {
         conn->idle_since_ms = now;
         put_aside(conn); // h2o will read again
@@ -332,6 +392,7 @@ static int look_at(h2o_req_t *req, void *arg) {
     note_version(c, req);
     c->heads += !in_body;
     c->bodies += in_body;
+    c->is_large |= c->is_http2 && in_body && is_large(req, k->l->config.limits.body_bytes_max);
     c->is_late |= age > (in_body ? k->l->config.body_s : k->l->config.header_s);
     return 0;
 }
@@ -432,9 +493,10 @@ void conn_sweep(uv_timer_t *t) {
         next = TAILQ_NEXT(c, link);
         end_lost_write(c);
     }
-    TAILQ_FOREACH(c, &l->conns, link) c->heads = c->bodies = 0, c->is_late = false;
+    TAILQ_FOREACH(c, &l->conns, link) c->heads = c->bodies = 0, c->is_late = c->is_large = false;
     l->global.http1.callbacks.foreach_request(&l->ctx, look_at, &k);
     l->global.http2.callbacks.foreach_request(&l->ctx, look_at, &k);
+    TAILQ_FOREACH(c, &l->conns, link) if (c->is_large) answer_large(c);
     TAILQ_FOREACH(c, &l->conns, link) if (!c->was_cut) sweep_one(c, now);
     if (l->stopped) conn_cut_idle(l);
     bound_bodies(l);

@@ -10,6 +10,7 @@
 #include "router/listen.h"
 #include "router/metrics.h"
 #include "router/nonce.h"
+#include "router/proxies.h"
 #include "router/send.h"
 
 #include <ctype.h>
@@ -252,6 +253,28 @@ static void on_call_dispose(void *p) {
     keys_give(listener_keys(c->listener), c->key);
 }
 
+// All fields of one name as one list.
+static h2o_iovec_t joined(h2o_req_t *req, const char *name) {
+    h2o_iovec_t all = {NULL, 0};
+    ssize_t i = -1;
+    while ((i = h2o_find_header_by_str(&req->headers, name, strlen(name), i)) >= 0) {
+        h2o_iovec_t v = req->headers.entries[i].value;
+        all = all.base ? h2o_concat(&req->pool, all, h2o_iovec_init(H2O_STRLIT(",")), v) : v;
+    }
+    return all;
+}
+
+static const char *remote_of(struct http_call *c) {
+    if (!conn_is_proxy(c->conn)) return conn_remote(c->conn);
+    const struct proxies *p = listener_proxies(c->listener);
+    char *ret = h2o_mem_alloc_pool(&c->req->pool, PROXIES_ADDRESS_BYTES);
+    h2o_iovec_t field = joined(c->req, "x-forwarded-for");
+    if (field.base && proxies_client(p, field.base, field.len, false, ret)) return ret;
+    field = joined(c->req, "forwarded");
+    if (field.base && proxies_client(p, field.base, field.len, true, ret)) return ret;
+    return conn_remote(c->conn);
+}
+
 static struct http_call *call_new(const struct http_handler *h, h2o_req_t *req) {
     struct http_call *c = h2o_mem_alloc_shared(&req->pool, sizeof *c, on_call_dispose);
     *c = (struct http_call){.req = req,
@@ -260,6 +283,7 @@ static struct http_call *call_new(const struct http_handler *h, h2o_req_t *req) 
                             .target = target_of(req),
                             .begun_us = mono_us()};
     c->conn = conn_of(c);
+    c->remote = remote_of(c);
     take_request_id(c);
     conn_call_begin(c->conn, c);
     return c;
@@ -359,6 +383,10 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
     if (refusal && is_method(req, CONN_REFUSED_METHOD)) {
         req->http1_is_persistent = 0;
         send_reply_error(c, refusal);
+        return 0;
+    }
+    if (conn_early(c->conn)) {
+        send_reply_error(c, conn_early(c->conn));
         return 0;
     }
     if (check_head(c, &e)) {

@@ -41,6 +41,7 @@ struct http_call {
     h2o_req_t *req;
     struct listener *listener;
     struct conn *conn;
+    const char *remote; // who asks, for the log: the peer, or the client behind a trusted proxy
     const struct http_endpoint *endpoint; // NULL: none
     void *app;                            // the listener's owner
     h2o_iovec_t target; // path and query; of an absolute-form target what is behind the authority
@@ -49,6 +50,7 @@ struct http_call {
     int status;         // sent, or 499; 0: none yet
     size_t bytes_out;
     struct access_facts facts;
+    bool is_early;      // answered while its body still comes: conn.c reads nothing until then
     bool has_client_id; // request_id came with X-Request-Id
     char request_id[HTTP_REQUEST_ID_BYTES];
 };

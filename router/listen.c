@@ -26,7 +26,7 @@
 enum {
     SEND_BUFFER_BYTES = 64 << 10, // so that a client that does not read is felt at once
     BACKLOG = 4096,
-    BODY_SLACK_BYTES = 64 << 10,
+    BODY_SLACK_BYTES = 256 << 10, // more than one read of an HTTP/2 connection
     FULL_GRACE_MS = 1000,   // a connection over the limit waits so long before it is turned away
     FDS_KEPT = 256,         // for workers, files and the other listener
     SPILL_BYTES = 32 << 20, // a buffer of this size is an unlinked file, mapped
@@ -43,7 +43,7 @@ static void tune_tcp(const struct listener *l, uv_tcp_t *t) {
 
 static uv_stream_t *accept_stream(struct listener *l) {
     uv_stream_t *stream;
-    if (!l->unix_path) {
+    if (!l->is_unix) {
         uv_tcp_t *t = mem_calloc(1, sizeof *t);
         uv_tcp_init(l->config.loop, t);
         stream = (uv_stream_t *)t;
@@ -64,7 +64,7 @@ static void accept_one(struct listener *l) {
     if (!stream) return;
     int bytes = SEND_BUFFER_BYTES;
     uv_send_buffer_size((uv_handle_t *)stream, &bytes);
-    if (!l->unix_path) tune_tcp(l, (uv_tcp_t *)stream);
+    if (!l->is_unix) tune_tcp(l, (uv_tcp_t *)stream);
     conn_take(l, stream);
 }
 
@@ -140,6 +140,7 @@ static int bind_unix(struct listener *l, const char *path, struct err *e) {
                       : rc            ? uv_strerror(rc)
                                       : "";
     if (rc) return err_set(e, ST_IO, "listen on unix:%s: %s", path, why);
+    l->is_unix = true;
     l->unix_path = mem_strdup(path);
     chmod(path, 0660);
     snprintf(l->url, sizeof l->url, "unix:%s", path);
@@ -209,6 +210,40 @@ static int bind_tcp(struct listener *l, const char *address, struct err *e) {
     return ST_OK;
 }
 
+// A socket that a service manager has bound and listens on.
+static int adopt(struct listener *l, int fd, struct err *e) {
+    struct sockaddr_storage sa = {0};
+    socklen_t len = sizeof sa;
+    int type = 0;
+    socklen_t type_len = sizeof type;
+    if (getsockname(fd, (struct sockaddr *)&sa, &len) ||
+        getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) || type != SOCK_STREAM ||
+        (sa.ss_family != AF_UNIX && sa.ss_family != AF_INET && sa.ss_family != AF_INET6)) {
+        uv_tcp_init(l->config.loop, &l->socket.tcp);
+        close(fd);
+        return err_set(e, ST_INVAL, "the inherited descriptor %d: wanted a stream socket", fd);
+    }
+    l->is_unix = sa.ss_family == AF_UNIX;
+    if (l->is_unix) {
+        const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&sa;
+        bool abstract = !un->sun_path[0];
+        uv_pipe_init(l->config.loop, &l->socket.pipe, 0);
+        uv_pipe_open(&l->socket.pipe, fd);
+        snprintf(l->url, sizeof l->url, "unix:%s%s", abstract ? "@" : "", un->sun_path + abstract);
+        return ST_OK;
+    }
+    uv_tcp_init(l->config.loop, &l->socket.tcp);
+    uv_tcp_open(&l->socket.tcp, fd);
+    name_url(l);
+    return ST_OK;
+}
+
+static int bind_address(struct listener *l, const char *address, struct err *e) {
+    if (l->config.inherited) return adopt(l, l->config.fd, e);
+    if (!strncmp(address, "unix:", 5)) return bind_unix(l, address + 5, e);
+    return bind_tcp(l, address, e);
+}
+
 // Process-wide, the same for every listener: h2o's input buffers beyond SPILL_BYTES live in files. A disk that is full
 // ends the connection, not the process: h2o allocates the file's blocks before it maps them.
 static void setup_spill(void) {
@@ -273,12 +308,11 @@ int listener_new(struct listener **ret, const struct listener_config *c, struct 
     l->config = *c;
     TAILQ_INIT(&l->conns);
     TAILQ_INIT(&l->unhooked);
-    bool is_unix = !strncmp(c->address, "unix:", 5);
     l->config.connections_max = fd_bound(c->connections_max);
-    int st = is_unix ? bind_unix(l, c->address + 5, e) : bind_tcp(l, c->address, e);
+    int st = bind_address(l, c->address, e);
     l->socket.handle.data = l;
     if (!st && c->tls_cert && *c->tls_cert) st = tls_open(&l->tls, c->tls_cert, c->tls_key, e);
-    if (l->tls && !is_unix) name_url(l);
+    if (l->tls && !l->is_unix) name_url(l);
     int rc = st ? 0 : uv_listen(&l->socket.stream, BACKLOG, on_connection);
     if (rc) st = err_set(e, ST_IO, "listen on '%.100s': %s", c->address, uv_strerror(rc));
     if (st) {
@@ -340,6 +374,14 @@ bool listener_is_local(const struct listener *l) {
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)
         if (!strncmp(l->url, local[i], strlen(local[i]))) return true;
     return false;
+}
+
+const struct proxies *listener_proxies(const struct listener *l) {
+    return l->config.proxies;
+}
+
+int32_t listener_rank(const struct listener *l) {
+    return l->config.rank;
 }
 
 int listener_overload_status(const struct listener *l) {

@@ -14,6 +14,7 @@ struct http_endpoint;
 struct keys;
 struct listener; // defined in listen.c
 struct metrics;
+struct proxies;
 struct send_set;
 
 struct http_limits {
@@ -23,6 +24,8 @@ struct http_limits {
 struct listener_config {
     uv_loop_t *loop;
     const char *address; // HOST:PORT (port 0: any free one) or unix:/path
+    bool inherited;      // the socket is there already, and address says nothing
+    int fd;              // then; ours from now on
     void *app;           // given to handlers
     const struct http_endpoint *endpoints;
     size_t endpoint_count;
@@ -38,6 +41,8 @@ struct listener_config {
     bool half_close;
     const char *tls_cert, *tls_key; // files; NULL or "": plain text
     struct keys *keys;
+    const struct proxies *proxies; // NULL: none is trusted
+    int32_t rank;                  // what comes by it runs on this worker; -1: on any
     struct cors cors;
     bool metrics_auth;
     int overload_status; // of full queues: 429, 503 or 529
@@ -55,6 +60,8 @@ bool listener_metrics_auth(const struct listener *l);
 int listener_reload_tls(struct listener *l, struct err *e);
 struct metrics *listener_metrics(const struct listener *l);
 bool listener_is_local(const struct listener *l); // a loopback address or a unix socket
+const struct proxies *listener_proxies(const struct listener *l);
+int32_t listener_rank(const struct listener *l);
 int listener_overload_status(const struct listener *l);
 bool listener_is_draining(const struct listener *l);
 uint32_t listener_connections(const struct listener *l);
@@ -70,10 +77,13 @@ void listener_close(struct listener *l, void (*closed)(void *arg), void *arg);
 /* For http.c, in conn.c: a request begins and ends on a connection. */
 struct conn;
 struct conn *conn_of(struct http_call *c);
-void conn_call_begin(struct conn *conn, const struct http_call *c);
+void conn_call_begin(struct conn *conn, struct http_call *c);
 void conn_call_end(struct conn *conn, struct http_call *c);
 // Why the bytes of a request were refused before h2o saw them; a request of the method CONN_REFUSED_METHOD stands in its
 // place. NULL: they were not.
 const struct apierr *conn_refusal(const struct conn *conn);
+// What this request is to be answered with, whatever it asks; NULL: nothing of the kind.
+const struct apierr *conn_early(const struct conn *conn);
 #define CONN_REFUSED_METHOD "REFUSED"
-const char *conn_remote(const struct conn *conn);
+const char *conn_remote(const struct conn *conn); // the peer, not who stands behind it
+bool conn_is_proxy(const struct conn *conn);      // a trusted one

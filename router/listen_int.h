@@ -22,13 +22,15 @@ struct conn {
         unhooked; // on the listener's list: h2o has stopped to read, or has put its own reader back
     bool *gone;   // set when the connection goes while its reader runs
     struct h1scan scan;
-    struct apierr *refused; // why nothing more is read; NULL: it is read
-    uint64_t read_bytes;    // in all
+    const struct apierr *early_answer; // the answer to the request that is being dispatched
+    struct apierr *refused;     // why nothing more is read; NULL: it is read
+    uint64_t read_bytes;        // in all
     struct timeval connected_at;
     bool shaking;  // hands, over TLS
-    uint32_t busy; // requests in handlers
+    uint32_t busy;  // requests in handlers
+    uint32_t early; // of those that are answered early
     uint64_t idle_since_ms;
-    bool is_http2;
+    bool is_http2, is_proxy;
     bool was_cut;
     uint32_t lost_writes; // sweeps that found a write which will never end
     uint32_t resets;      // of HTTP/2 streams, since resets_since_ms
@@ -36,6 +38,7 @@ struct conn {
     // What the sweep found last.
     uint32_t heads, bodies;   // requests whose head, whose body is still coming
     bool is_late;             // one of them is past its time
+    bool is_large;            // HTTP/2: one of the bodies is over its limit
     uint64_t bodies_since_ms; // 0: none is coming
     uint64_t rate_since_ms;   // of the rate that is being measured
     uint64_t rate_bytes;      // read until then
@@ -67,7 +70,8 @@ struct listener {
     bool draining, stopped;
     struct send_set sends;
     char url[LISTEN_URL_BYTES];
-    char *unix_path;  // NULL: TCP
+    bool is_unix;
+    char *unix_path;  // of a socket file that we made; else NULL
     unsigned closing; // handles not closed yet
     void (*closed)(void *arg);
     void *closed_arg;

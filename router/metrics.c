@@ -94,11 +94,16 @@ static void add(counter *c, uint64_t n) {
 }
 
 void metrics_add(struct metrics *m, enum metric which, uint64_t n) {
-    add(&m->counters[which], n);
+    add(&m->all.counters[which], n);
+}
+
+void metrics_add_at(struct metrics *m, int32_t rank, enum metric which, uint64_t n) {
+    add(&m->all.counters[which], n);
+    if (rank >= 0 && rank < METRIC_RANKS) add(&m->ranks[rank].counters[which], n);
 }
 
 uint64_t metrics_get(const struct metrics *m, enum metric which) {
-    return counter_get(&m->counters[which]);
+    return counter_get(&m->all.counters[which]);
 }
 
 static void observe(struct histogram *h, const struct histogram_form *form, double x,
@@ -110,18 +115,30 @@ static void observe(struct histogram *h, const struct histogram_form *form, doub
 }
 
 void metrics_observe(struct metrics *m, enum metric_histogram which, double x, uint64_t times) {
-    observe(&m->histograms[which], &histogram_forms[which], x, times);
+    observe(&m->all.histograms[which], &histogram_forms[which], x, times);
 }
 
-void metrics_set_live(struct metrics *m, uint64_t streams, uint64_t queued,
-                      uint64_t queued_tokens) {
-    atomic_store_explicit(&m->live_streams, (int64_t)streams, memory_order_relaxed);
-    atomic_store_explicit(&m->queued, (int64_t)queued, memory_order_relaxed);
-    atomic_store_explicit(&m->queued_tokens, (int64_t)queued_tokens, memory_order_relaxed);
+void metrics_observe_at(struct metrics *m, int32_t rank, enum metric_histogram which, double x,
+                        uint64_t times) {
+    const struct histogram_form *form = &histogram_forms[which];
+    observe(&m->all.histograms[which], form, x, times);
+    if (rank >= 0 && rank < METRIC_RANKS)
+        observe(&m->ranks[rank].histograms[which], form, x, times);
+}
+
+static void set(gauge *g, uint64_t n) {
+    atomic_store_explicit(g, (int64_t)n, memory_order_relaxed);
+}
+
+void metrics_set_live(struct metrics *m, const struct metrics_live *l) {
+    set(&m->live_streams, l->streams);
+    set(&m->queued_choices, l->queued_choices);
+    set(&m->queued_requests, l->queued_requests);
+    set(&m->queued_tokens, l->queued_tokens);
 }
 
 void metrics_get_queue(const struct metrics *m, uint64_t *ret_requests, uint64_t *ret_tokens) {
-    *ret_requests = (uint64_t)gauge_get(&m->queued);
+    *ret_requests = (uint64_t)gauge_get(&m->queued_requests);
     *ret_tokens = (uint64_t)gauge_get(&m->queued_tokens);
 }
 
@@ -149,16 +166,17 @@ void metrics_resume(struct metrics *m, enum metric_resume result, enum metric_ca
     add(&m->resumes[result][cause], 1);
 }
 
-void metrics_success(struct metrics *m, enum metric_reason reason) {
-    add(&m->success[reason], 1);
+void metrics_success(struct metrics *m, int32_t rank, enum metric_reason reason) {
+    add(&m->all.success[reason], 1);
+    if (rank >= 0 && rank < METRIC_RANKS) add(&m->ranks[rank].success[reason], 1);
 }
 
 void metrics_error(struct metrics *m, enum apierr_code code) {
     add(&m->errors[code], 1);
 }
 
-void metrics_worker_failed(struct metrics *m, uint32_t rank) {
-    if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_failures[rank], 1);
+void metrics_worker_failed(struct metrics *m, uint32_t rank, enum backend_failure why) {
+    if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_failures[rank][why], 1);
 }
 
 void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds, uint64_t tokens) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "router/apierr.h"
+#include "router/backend.h"
 
 struct metrics; // defined in metrics.c
 struct snapshot;
@@ -28,7 +29,9 @@ enum metric {
     METRIC_DRAFTS_ACCEPTED,
     METRIC_LONE_SURROGATES,
     METRIC_INVALID_UTF8,
-    METRIC_PLACED,
+    METRIC_PLACED_LOAD,     // by the predicted start alone
+    METRIC_PLACED_AFFINITY, // of equals, by the client's affinity key
+    METRIC_PLACED_PINNED,   // it came by its worker's port
     METRIC_COUNT,
 };
 
@@ -83,10 +86,17 @@ struct metrics *metrics_new(const char *model_name); // kept
 void metrics_free(struct metrics *m);
 
 void metrics_add(struct metrics *m, enum metric which, uint64_t n);
+// Of a request that rank runs or ran (-1: none does): the page of a worker's port has it too.
+void metrics_add_at(struct metrics *m, int32_t rank, enum metric which, uint64_t n);
+void metrics_observe_at(struct metrics *m, int32_t rank, enum metric_histogram which, double x,
+                        uint64_t times);
 uint64_t metrics_get(const struct metrics *m, enum metric which);
 void metrics_observe(struct metrics *m, enum metric_histogram which, double x, uint64_t times);
-// Gauges that the loop keeps as they change: streams at workers; requests and prompt tokens in the queue.
-void metrics_set_live(struct metrics *m, uint64_t streams, uint64_t queued, uint64_t queued_tokens);
+struct metrics_live { // gauges that the loop keeps as they change
+    uint64_t streams; // at workers
+    uint64_t queued_choices, queued_requests, queued_tokens;
+};
+void metrics_set_live(struct metrics *m, const struct metrics_live *l);
 void metrics_get_queue(const struct metrics *m, uint64_t *ret_requests, uint64_t *ret_tokens);
 void metrics_in_flight(struct metrics *m, int change); // accepted and not over
 uint64_t metrics_get_in_flight(const struct metrics *m);
@@ -94,18 +104,18 @@ void metrics_connections(struct metrics *m, bool is_http2, int change);
 void metrics_streams_open(struct metrics *m, int change);
 void metrics_client_closed(struct metrics *m, enum metric_phase phase);
 void metrics_resume(struct metrics *m, enum metric_resume result, enum metric_cause cause);
-void metrics_success(struct metrics *m, enum metric_reason reason);
+void metrics_success(struct metrics *m, int32_t rank, enum metric_reason reason);
 void metrics_error(struct metrics *m, enum apierr_code code); // also counts rejections
 void metrics_key_tokens(struct metrics *m, const char *key, uint64_t prompt, uint64_t generated);
 void metrics_unknown_field(struct metrics *m, const char *name);
 // endpoint: one of the fixed set (http_endpoint.name), NULL for none.
 void metrics_http(struct metrics *m, const char *endpoint, int status, double seconds);
-void metrics_worker_failed(struct metrics *m, uint32_t rank);
+void metrics_worker_failed(struct metrics *m, uint32_t rank, enum backend_failure why);
 // One TOKENS frame: what it carried, for whichever streams. Counted here, not by the worker, so that the sums go on
 // over its restarts.
 void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds, uint64_t tokens);
 void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tokens);
 
-// The whole page, text format 0.0.4.
-void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
+// The whole page, text format 0.0.4; rank at least 0: what is known of that worker alone.
+void metrics_write(struct metrics *m, const struct snapshot *s, int32_t rank, uint64_t now_ms,
                    struct strbuf *out);

@@ -15,6 +15,8 @@
 struct page {
     struct metrics *m;
     const struct snapshot *s;
+    const struct tally *tally;
+    int32_t rank; // -1: all workers
     uint64_t now_ms;
     struct strbuf *out;
 };
@@ -71,7 +73,8 @@ static void series(struct page *p, const struct histogram_form *f, const struct 
     strbuf_printf(p->out, "%s_count{%s} %" PRIu64 "\n", f->name, labels, total);
 }
 
-static void histograms(struct page *p) {
+// gateways: those that gateways know, else our own.
+static void histograms(struct page *p, bool gateways) {
     struct strbuf labels = {0};
     struct strbuf *page = p->out;
     p->out = &labels;
@@ -79,10 +82,15 @@ static void histograms(struct page *p) {
     p->out = page;
     for (size_t i = 0; i < METRIC_HISTOGRAM_COUNT; i++) {
         const struct histogram_form *f = &histogram_forms[i];
+        if (!strncmp(f->name, "vllm:", 5) != gateways) continue;
         family(p, f->name, "histogram", f->help);
-        series(p, f, &p->m->histograms[i], strncmp(f->name, "vllm:", 5) ? "" : labels.p);
+        series(p, f, &p->tally->histograms[i], gateways ? labels.p : "");
     }
     strbuf_fini(&labels);
+}
+
+static bool is_asked(const struct page *p, const struct snapshot_worker *w) {
+    return p->rank < 0 || w->rank == (uint32_t)p->rank;
 }
 
 static bool is_live(const struct snapshot_worker *w) {
@@ -90,23 +98,28 @@ static bool is_live(const struct snapshot_worker *w) {
 }
 
 static void gateway_gauges(struct page *p) {
-    uint64_t blocks = 0, used = 0, in_workers = 0;
+    uint64_t blocks = 0, used = 0, in_workers = 0, sent = 0, pinned = 0;
     uint32_t block_tokens = 0;
     for (uint32_t i = 0; i < p->s->worker_count; i++) {
         const struct snapshot_worker *w = &p->s->workers[i];
+        if (!is_asked(p, w)) continue;
+        pinned += w->pinned;
         if (!is_live(w)) continue;
+        sent += w->streams_sent;
         in_workers += w->queue_requests;
         blocks += w->kv_blocks_total;
         used += w->kv_blocks_used;
         if (w->kv_block_tokens) block_tokens = w->kv_block_tokens;
     }
     // A worker tells of its queue a little later than this loop knows of its streams.
-    uint64_t live = (uint64_t)gauge_get(&p->m->live_streams);
+    bool all = p->rank < 0;
+    uint64_t live = all ? (uint64_t)gauge_get(&p->m->live_streams) : sent;
+    uint64_t queued = all ? (uint64_t)gauge_get(&p->m->queued_choices) : pinned;
     uint64_t running = live > in_workers ? live - in_workers : 0;
     by_model(p, "vllm:num_requests_running", "gauge", "Streams in rounds or filling",
              (double)running);
     by_model(p, "vllm:num_requests_waiting", "gauge", "Waiting in router and workers",
-             (double)gauge_get(&p->m->queued) + (double)(live - running));
+             (double)queued + (double)(live - running));
     by_model(p, "vllm:kv_cache_usage_perc", "gauge", "Used KV blocks, 0 to 1",
              blocks ? (double)used / (double)blocks : 0);
     family(p, "vllm:cache_config_info", "gauge", "KV blocks");
@@ -122,7 +135,7 @@ static void gateway_gauges(struct page *p) {
 }
 
 static double counted(struct page *p, enum metric which) {
-    return (double)metrics_get(p->m, which);
+    return (double)counter_get(&p->tally->counters[which]);
 }
 
 static void gateway_counters(struct page *p) {
@@ -147,7 +160,7 @@ static void gateway_counters(struct page *p) {
         strbuf_add_str(p->out, "vllm:request_success_total{");
         model_label(p);
         strbuf_printf(p->out, ",finished_reason=\"%s\"} %" PRIu64 "\n", reasons[i],
-                      counter_get(&p->m->success[i]));
+                      counter_get(&p->tally->success[i]));
     }
 }
 
@@ -165,7 +178,7 @@ static void requests(struct page *p) {
     one(p, "railyard_streams_open", "gauge", "Replies being streamed",
         (double)gauge_get(&p->m->streams_open));
     one(p, "railyard_queue_requests", "gauge", "Requests waiting in the router",
-        (double)gauge_get(&p->m->queued));
+        (double)gauge_get(&p->m->queued_requests));
     one(p, "railyard_queue_tokens", "gauge", "Their prompt tokens",
         (double)gauge_get(&p->m->queued_tokens));
     one(p, "railyard_queue_wait_seconds_predicted", "gauge", "Wait of a request that came now",
@@ -175,8 +188,12 @@ static void requests(struct page *p) {
     one(p, "railyard_invalid_utf8_total", "counter", "Bodies refused for bad UTF-8",
         counted(p, METRIC_INVALID_UTF8));
     family(p, "railyard_placement_total", "counter", "Requests sent to workers, by reason");
-    strbuf_printf(p->out, "railyard_placement_total{reason=\"load\"} %.15g\n",
-                  counted(p, METRIC_PLACED));
+    strbuf_printf(p->out,
+                  "railyard_placement_total{reason=\"load\"} %.15g\n"
+                  "railyard_placement_total{reason=\"affinity\"} %.15g\n"
+                  "railyard_placement_total{reason=\"pinned\"} %.15g\n",
+                  counted(p, METRIC_PLACED_LOAD), counted(p, METRIC_PLACED_AFFINITY),
+                  counted(p, METRIC_PLACED_PINNED));
     static const char *const results[] = {"ok", "no_worker", "poisoned"};
     static const char *const causes[] = {"death", "move"};
     family(p, "railyard_resumes_total", "counter", "Requests whose worker was lost, by what came");
@@ -310,15 +327,25 @@ static void worker_counter(struct page *p, const char *name, const char *help, c
     family(p, name, "counter", help);
     for (uint32_t i = 0; i < p->s->worker_count; i++) {
         uint32_t rank = p->s->workers[i].rank;
+        if (!is_asked(p, &p->s->workers[i])) continue;
         const counter *c = (const counter *)(const void *)((const char *)first + rank * stride);
         strbuf_printf(p->out, "%s{rank=\"%u\"} %" PRIu64 "\n", name, rank, counter_get(c));
     }
 }
 
+static void worker_failures(struct page *p) {
+    family(p, "railyard_worker_failures_total", "counter", "Workers that ended unasked, by why");
+    for (uint32_t i = 0; i < p->s->worker_count; i++)
+        for (int why = 0; why < BACKEND_FAILURE_COUNT && is_asked(p, &p->s->workers[i]); why++)
+            strbuf_printf(p->out,
+                          "railyard_worker_failures_total{rank=\"%u\",reason=\"%s\"} %" PRIu64 "\n",
+                          p->s->workers[i].rank, backend_failure_name((enum backend_failure)why),
+                          counter_get(&p->m->worker_failures[p->s->workers[i].rank][why]));
+}
+
 static void worker_counters(struct page *p) {
     size_t stride = sizeof p->m->worker_counts[0];
-    worker_counter(p, "railyard_worker_failures_total", "Workers lost unasked",
-                   p->m->worker_failures, sizeof p->m->worker_failures[0]);
+    worker_failures(p);
     worker_counter(p, "railyard_worker_rounds_total", "Rounds", &p->m->worker_counts[0].rounds,
                    stride);
     worker_counter(p, "railyard_worker_tokens_total", "Generated tokens",
@@ -330,21 +357,23 @@ static void worker_counters(struct page *p) {
 static void workers(struct page *p) {
     family(p, "railyard_worker_state", "gauge", "1 for the state a worker is in");
     for (uint32_t i = 0; i < p->s->worker_count; i++)
-        for (int state = 0; state < BACKEND_STATE_COUNT; state++)
+        for (int state = 0; state < BACKEND_STATE_COUNT && is_asked(p, &p->s->workers[i]); state++)
             strbuf_printf(p->out, "railyard_worker_state{rank=\"%u\",state=\"%s\"} %d\n",
                           p->s->workers[i].rank, backend_state_name((enum backend_state)state),
                           p->s->workers[i].state == state);
     for (size_t f = 0; f < sizeof worker_families / sizeof *worker_families; f++) {
         family(p, worker_families[f].name, worker_families[f].type, worker_families[f].help);
         for (uint32_t i = 0; i < p->s->worker_count; i++)
-            strbuf_printf(p->out, "%s{rank=\"%u\"} %.15g\n", worker_families[f].name,
-                          p->s->workers[i].rank,
-                          worker_families[f].value(&p->s->workers[i], p->now_ms));
+            if (is_asked(p, &p->s->workers[i]))
+                strbuf_printf(p->out, "%s{rank=\"%u\"} %.15g\n", worker_families[f].name,
+                              p->s->workers[i].rank,
+                              worker_families[f].value(&p->s->workers[i], p->now_ms));
     }
     worker_counters(p);
     family(p, worker_round_form.name, "histogram", worker_round_form.help);
     for (uint32_t i = 0; i < p->s->worker_count; i++) {
         char labels[32];
+        if (!is_asked(p, &p->s->workers[i])) continue;
         snprintf(labels, sizeof labels, "rank=\"%u\"", p->s->workers[i].rank);
         series(p, &worker_round_form, &p->m->worker_rounds[i], labels);
     }
@@ -380,19 +409,23 @@ static void process(struct page *p) {
     one(p, "railyard_process_cpu_seconds_total", "counter", "CPU time", cpu);
 }
 
-void metrics_write(struct metrics *m, const struct snapshot *s, uint64_t now_ms,
+void metrics_write(struct metrics *m, const struct snapshot *s, int32_t rank, uint64_t now_ms,
                    struct strbuf *out) {
-    struct page p = {m, s, now_ms, out};
+    static const struct tally none;
+    const struct tally *tally = rank < 0 ? &m->all : rank < METRIC_RANKS ? &m->ranks[rank] : &none;
+    struct page p = {m, s, tally, rank, now_ms, out};
     strbuf_reserve(out, 32 << 10);
     gateway_gauges(&p);
     gateway_counters(&p);
-    histograms(&p);
+    histograms(&p, true);
+    workers(&p);
+    if (rank >= 0) return;
+    histograms(&p, false);
     requests(&p);
     by_code(&p, "railyard_errors_total", "Error replies by code", "code", false);
     by_code(&p, "railyard_rejected_total", "Requests turned away by admission", "reason", true);
     http(&p);
     unknown_fields(&p);
     key_tokens(&p);
-    workers(&p);
     process(&p);
 }

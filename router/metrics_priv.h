@@ -13,6 +13,7 @@ enum {
     METRIC_ENDPOINTS = 14, // the last one: none
     METRIC_STATUSES = 19,  // the last one: any other
     METRIC_KEYS = 256,     // names; the rest is counted together
+    METRIC_RANKS = 8,      // as many as have ports of their own
 };
 
 typedef _Atomic uint64_t counter;
@@ -36,19 +37,23 @@ struct histogram {
     counter sum;                                // in units
 };
 
+struct tally { // of all requests, or of those of one worker
+    counter counters[METRIC_COUNT];
+    counter success[METRIC_REASON_COUNT];
+    struct histogram histograms[METRIC_HISTOGRAM_COUNT];
+};
+
 struct metrics {
     char *model_name;
-    counter counters[METRIC_COUNT];
-    gauge live_streams, queued, queued_tokens;
+    struct tally all, ranks[METRIC_RANKS];
+    gauge live_streams, queued_choices, queued_requests, queued_tokens;
     gauge in_flight, streams_open, connections[2];
     counter client_closed[METRIC_PHASE_COUNT];
-    counter success[METRIC_REASON_COUNT];
     counter resumes[METRIC_RESUME_COUNT][METRIC_CAUSE_COUNT];
     counter errors[APIERR_CODE_COUNT];
     counter http[METRIC_ENDPOINTS][METRIC_STATUSES];
     struct histogram http_seconds[METRIC_ENDPOINTS];
-    struct histogram histograms[METRIC_HISTOGRAM_COUNT];
-    counter worker_failures[SNAPSHOT_WORKERS_MAX];
+    counter worker_failures[SNAPSHOT_WORKERS_MAX][BACKEND_FAILURE_COUNT];
     struct {
         counter rounds, tokens, prompt_tokens;
     } worker_counts[SNAPSHOT_WORKERS_MAX];

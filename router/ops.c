@@ -82,18 +82,21 @@ static void run(void *arg) {
     for (;;) pause();
 }
 
-int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct admin *admin, struct keys *keys, struct err *e) {
+int ops_start(struct ops **ret, const struct ops_config *oc, struct err *e) {
+    const struct config *c = oc->config;
     struct ops *o = mem_calloc(1, sizeof *o);
-    o->status = (struct status_source){.config = c, .metrics = m, .snapshots = s, .admin = admin};
+    o->status = (struct status_source){
+        .config = c, .metrics = oc->metrics, .snapshots = oc->snapshots, .admin = oc->admin};
     uv_loop_init(&o->loop);
     struct listener_config lc = {
         .loop = &o->loop,
         .address = c->ops_listen,
+        .inherited = oc->fd >= 0,
+        .fd = oc->fd,
         .app = o,
         .endpoints = endpoints,
         .endpoint_count = sizeof endpoints / sizeof *endpoints,
-        .metrics = m,
+        .metrics = oc->metrics,
         .limits = {.head_bytes_max = (size_t)c->head_bytes_max,
                    .fields_max = (size_t)c->head_fields_max,
                    .uri_bytes_max = (size_t)c->uri_bytes_max,
@@ -103,7 +106,8 @@ int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struc
         .body_rate_after_s = c->body_rate_after_s,
         .h2_streams_max = (uint32_t)c->h2_streams_max,
         .h2_resets_max = (uint32_t)c->h2_resets_max,
-        .keys = keys,
+        .keys = oc->keys,
+        .rank = -1,
         .metrics_auth = c->metrics_auth,
         .header_s = c->header_s,
         .body_s = c->body_s,
@@ -124,7 +128,7 @@ int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struc
     uv_async_init(&o->loop, &o->wake, on_wake);
     uv_timer_init(&o->loop, &o->cut);
     o->wake.data = o->cut.data = o;
-    admin_attach(admin, &o->loop, listener_sends(o->listener));
+    admin_attach(oc->admin, &o->loop, listener_sends(o->listener));
     // Signals are the request loop's business.
     sigset_t all, old;
     sigfillset(&all);

@@ -11,7 +11,14 @@ struct metrics;
 struct ops; // defined in ops.c
 struct snapshots;
 
-int ops_start(struct ops **ret, const struct config *c, struct metrics *m, struct snapshots *s,
-              struct admin *admin, struct keys *keys, struct err *e);
+struct ops_config {
+    const struct config *config;
+    int fd; // an inherited socket, in place of ops.listen; -1: none
+    struct metrics *metrics;
+    struct snapshots *snapshots;
+    struct admin *admin;
+    struct keys *keys;
+};
+int ops_start(struct ops **ret, const struct ops_config *oc, struct err *e);
 const char *ops_url(const struct ops *o);
 void ops_stop(struct ops *o); // once in a process: its thread sleeps on until the end; NULL is fine

@@ -76,7 +76,8 @@ struct params {
     bool return_token_ids;
     bool return_logits_hash;
     int64_t priority;
-    const char *cache_salt; // NULL: absent
+    const char *cache_salt;              // NULL: absent
+    const char *prompt_cache_key, *user; // NULL: absent; for affinity
 };
 
 // The defaults: the checkpoint's sampling values, or OpenAI's with openai_defaults.

@@ -26,16 +26,32 @@ static struct pick_worker with_figures(const struct pick_worker *workers, uint32
     return w;
 }
 
-int pick(const struct pick_worker *workers, uint32_t count, uint32_t prompt_tokens) {
+// Of each key and worker another number (splitmix64's last steps): the highest wins, and a worker that goes or comes moves
+// only the keys that were or will be its own.
+static uint64_t score(uint64_t affinity, uint32_t idx) {
+    uint64_t x = affinity + (idx + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+int pick(const struct pick_worker *workers, uint32_t count, const struct pick_request *r,
+         bool *ret_by_affinity) {
     int best = -1;
     double best_s = 0;
+    bool tie = false;
     for (uint32_t i = 0; i < count; i++) {
         if (!workers[i].ready || workers[i].room == 0) continue;
         struct pick_worker w = with_figures(workers, count, i);
-        double s = pick_start_s(&w, prompt_tokens);
-        if (best >= 0 && s >= best_s) continue;
+        double s = pick_start_s(&w, r->prompt_tokens);
+        bool equal = best >= 0 && s <= best_s && s >= best_s;
+        bool closer =
+            equal && r->affinity && score(r->affinity, i) > score(r->affinity, (uint32_t)best);
+        tie = best < 0 || s < best_s ? false : tie || equal;
+        if (best >= 0 && s >= best_s && !closer) continue;
         best = (int)i;
         best_s = s;
     }
+    *ret_by_affinity = tie && r->affinity;
     return best;
 }

@@ -146,7 +146,7 @@ static struct frame_submit submit_of(struct relay *r, const struct choice *q) {
     return (struct frame_submit){
         .stream = q->stream,
         .request_id = t->id,
-        .trace = "",
+        .trace = t->trace,
         .prompt = frame_ids_of(choice_prompt(q)->v, choice_prompt(q)->len, &r->arena),
         .given = frame_ids_of(q->ids.v, q->ids.len, &r->arena),
         .sampling = sampling_of(p, q->seed),
@@ -190,7 +190,6 @@ int relay_submit(struct relay *r, struct choice *q, struct backend *b, struct er
     q->state = CHOICE_PREFILL;
     if (!q->submitted_us) q->submitted_us = now_us;
     fingerprint_system(&info.fingerprint, q->request->fingerprint, sizeof q->request->fingerprint);
-    metrics_add(r->server->metrics, METRIC_PLACED, 1);
     return ST_OK;
 }
 
@@ -209,19 +208,22 @@ static void note_filled(struct relay *r, struct choice *q, uint32_t filled) {
     metrics_worker_filled(r->server->metrics, (uint32_t)q->rank, n - q->filled);
     // What is filled a second time is the worker's work, and no new prompt.
     if (!resume_waits(&q->resume))
-        metrics_add(r->server->metrics, METRIC_PROMPT_TOKENS, n - q->filled);
+        metrics_add_at(r->server->metrics, q->rank, METRIC_PROMPT_TOKENS, n - q->filled);
     q->filled = n;
 }
 
 static void note_times(struct relay *r, struct choice *q, uint32_t count) {
     struct metrics *m = r->server->metrics;
     uint64_t now = mono_us();
-    metrics_add(m, METRIC_GENERATION_TOKENS, count);
+    metrics_add_at(m, q->rank, METRIC_GENERATION_TOKENS, count);
+    queue_charge(&q->queue_item, count);
     if (!q->first_us) {
         q->first_us = now;
-        metrics_observe(m, METRIC_FIRST_TOKEN_S, (double)(now - q->request->received_us) / 1e6, 1);
+        metrics_observe_at(m, q->rank, METRIC_FIRST_TOKEN_S,
+                           (double)(now - q->request->received_us) / 1e6, 1);
     } else {
-        metrics_observe(m, METRIC_INTER_TOKEN_S, (double)(now - q->last_us) / 1e6 / count, count);
+        metrics_observe_at(m, q->rank, METRIC_INTER_TOKEN_S,
+                           (double)(now - q->last_us) / 1e6 / count, count);
     }
     q->last_us = now;
     metrics_observe(m, METRIC_TOKENS_PER_ROUND, count, 1);

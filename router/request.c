@@ -22,8 +22,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { INLINE_BODY_BYTES = 16 << 10 }; // a larger body is parsed and tokenised on the pool
+enum {
+    INLINE_BODY_BYTES = 16 << 10, // a larger body is parsed and tokenised on the pool
+    REQUEST_TRACE_BYTES_MAX = 128,
+};
 
 struct prepare_job { // of a body that a pool thread prepares
     uv_work_t work;
@@ -44,6 +48,7 @@ static void fill_facts(const struct request *r) {
     struct access_facts *f = &r->call->facts;
     f->generated = true;
     f->stream = r->params.stream;
+    f->n = (uint32_t)r->params.n;
     f->worker = g.rank;
     f->prompt_tokens = u.prompt;
     f->cached_tokens = u.cached;
@@ -74,6 +79,10 @@ static void free_request(struct request *r) {
     free(r);
 }
 
+static int32_t rank_of(const struct request *r) {
+    return r->choice_count ? r->choices[0].rank : -1;
+}
+
 // Every way out. The send has been ended, or is gone.
 static void over(struct request *r, enum metric how, enum metric_reason reason) {
     struct server *s = r->server;
@@ -87,7 +96,7 @@ static void over(struct request *r, enum metric how, enum metric_reason reason) 
     }
     if (r->accepted) {
         metrics_add(s->metrics, how, 1);
-        metrics_success(s->metrics, reason);
+        metrics_success(s->metrics, rank_of(r), reason);
         metrics_in_flight(s->metrics, -1);
     }
     // A pool thread still has it: after_prepare frees it.
@@ -130,27 +139,29 @@ static void on_gone(void *arg) {
 static void observe_choice(const struct choice *c, struct metrics *m) {
     double decode_s = c->first_us ? (double)(c->last_us - c->first_us) / 1e6 : 0;
     if (c->taken > 1)
-        metrics_observe(m, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(c->taken - 1), 1);
-    metrics_observe(m, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
-    metrics_add(m, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
-    metrics_add(m, METRIC_PREFIX_HITS, c->cached_tokens);
-    metrics_add(m, METRIC_DRAFTED, c->drafted);
-    metrics_add(m, METRIC_DRAFTS_ACCEPTED, c->accepted);
+        metrics_observe_at(m, c->rank, METRIC_PER_OUTPUT_TOKEN_S, decode_s / (double)(c->taken - 1),
+                           1);
+    metrics_observe_at(m, c->rank, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
+    metrics_add_at(m, c->rank, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
+    metrics_add_at(m, c->rank, METRIC_PREFIX_HITS, c->cached_tokens);
+    metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted);
+    metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted);
 }
 
 static void observe_end(const struct request *r) {
     struct metrics *m = r->server->metrics;
     struct request_figures g = request_figures(r);
     double now_s = (double)(mono_us() - r->received_us) / 1e6;
-    metrics_observe(m, METRIC_E2E_S, now_s, 1);
-    metrics_observe(m, METRIC_QUEUE_S, g.queue_ms / 1e3, 1);
-    metrics_observe(m, METRIC_PREFILL_S, g.prefill_ms / 1e3, 1);
-    metrics_observe(m, METRIC_DECODE_S, g.decode_ms / 1e3, 1);
-    metrics_observe(m, METRIC_INFERENCE_S, (g.prefill_ms + g.decode_ms) / 1e3, 1);
+    metrics_observe_at(m, g.rank, METRIC_E2E_S, now_s, 1);
+    metrics_observe_at(m, g.rank, METRIC_QUEUE_S, g.queue_ms / 1e3, 1);
+    metrics_observe_at(m, g.rank, METRIC_PREFILL_S, g.prefill_ms / 1e3, 1);
+    metrics_observe_at(m, g.rank, METRIC_DECODE_S, g.decode_ms / 1e3, 1);
+    metrics_observe_at(m, g.rank, METRIC_INFERENCE_S, (g.prefill_ms + g.decode_ms) / 1e3, 1);
     for (uint32_t i = 0; i < r->prompt_count; i++)
-        metrics_observe(m, METRIC_REQUEST_PROMPT_TOKENS, (double)r->prompts[i].ids.len, 1);
-    metrics_observe(m, METRIC_REQUEST_MAX_TOKENS, r->prompts[0].max_tokens, 1);
-    metrics_observe(m, METRIC_REQUEST_N, (double)r->params.n, 1);
+        metrics_observe_at(m, g.rank, METRIC_REQUEST_PROMPT_TOKENS, (double)r->prompts[i].ids.len,
+                           1);
+    metrics_observe_at(m, g.rank, METRIC_REQUEST_MAX_TOKENS, r->prompts[0].max_tokens, 1);
+    metrics_observe_at(m, g.rank, METRIC_REQUEST_N, (double)r->params.n, 1);
     for (uint32_t i = 0; i < r->choice_count; i++) observe_choice(&r->choices[i], m);
 }
 
@@ -192,16 +203,27 @@ static void make_choices(struct request *r) {
     for (uint32_t i = 0; i < count; i++) choice_init(&r->choices[i], r, i, i / n);
 }
 
+// In the queue clients wait beside one another by their keys.
+static struct queue_who who_of(const struct request *r) {
+    const struct key *key = r->call->key;
+    return (struct queue_who){.group = *r->group ? r->group
+                                       : key     ? key->name
+                                                 : "",
+                              .weight = key ? key->weight : 1};
+}
+
 // All choices or none: the first is held to the bounds with the tokens of all.
 static int enqueue(struct request *r) {
     struct queue *q = &r->server->queue;
+    struct queue_who who = who_of(r);
     uint64_t now = mono_ms(), tokens = 0;
     for (uint32_t i = 0; i < r->choice_count; i++) tokens += choice_prompt(&r->choices[i])->len;
     for (uint32_t i = 0; i < r->choice_count; i++) {
         struct queue_item *item = &r->choices[i].queue_item;
+        item->ticket = &r->ticket;
         item->priority = (int32_t)r->params.priority;
         item->tokens = i ? 0 : (uint32_t)min_u64(tokens, UINT32_MAX);
-        int st = i ? (queue_follow(q, item, now), ST_OK) : queue_add(q, item, now);
+        int st = i ? (queue_follow(q, item, &who, now), ST_OK) : queue_add(q, item, &who, now);
         if (st) return st;
     }
     return ST_OK;
@@ -229,8 +251,113 @@ static bool refuse_by_key(struct request *r) {
     return true;
 }
 
+// "critical", "standard", "sheddable", or a priority as such. Others say nothing.
+static void read_objective(struct request *r, h2o_iovec_t v) {
+    static const struct {
+        const char *name;
+        int64_t priority;
+    } names[] = {{"critical", -10}, {"standard", 0}, {"sheddable", 10}};
+    char text[16];
+    if (v.len == 0 || v.len >= sizeof text) return;
+    snprintf(text, sizeof text, "%.*s", (int)v.len, v.base);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(text, names[i].name)) r->params.priority = names[i].priority;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end != text && !*end && n >= -100 && n <= 100) r->params.priority = n;
+}
+
+// What a gateway in front says about who asks and how urgent it is.
+static void hear_gateway(struct request *r) {
+    h2o_req_t *req = r->call->req;
+    if (!conn_is_proxy(r->call->conn)) return;
+    h2o_iovec_t id = http_header(req, "x-gateway-inference-fairness-id");
+    if (id.len) snprintf(r->group, sizeof r->group, "%.*s", (int)min_size(id.len, 1024), id.base);
+    read_objective(r, http_header(req, "x-gateway-inference-objective"));
+}
+
+static uint64_t hash_of(const char *s, size_t len) {
+    uint64_t h = 0xcbf29ce484222325u; // FNV-1a
+    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    return h ? h : 1;
+}
+
+static void note_affinity(struct request *r) {
+    h2o_iovec_t session = http_header(r->call->req, "x-session-id");
+    const struct params *p = &r->params;
+    if (p->prompt_cache_key && *p->prompt_cache_key)
+        r->affinity = hash_of(p->prompt_cache_key, strlen(p->prompt_cache_key));
+    else if (session.len && session.len <= REQUEST_SESSION_BYTES_MAX)
+        r->affinity = hash_of(session.base, session.len);
+    else if (p->user && *p->user)
+        r->affinity = hash_of(p->user, strlen(p->user));
+}
+
+// What the head says beside the body. h2o may free the head with the stream.
+static void read_head(struct request *r) {
+    h2o_iovec_t trace = http_header(r->call->req, "traceparent");
+    if (trace.len && trace.len <= REQUEST_TRACE_BYTES_MAX) {
+        char *copy = arena_alloc(&r->arena, trace.len + 1);
+        snprintf(copy, trace.len + 1, "%.*s", (int)trace.len, trace.base);
+        r->trace = copy;
+    }
+    hear_gateway(r);
+    note_affinity(r);
+}
+
+// What the client says it waits for its reply or its first token. 0: nothing. In ms.
+static double patience_ms(const struct request *r) {
+    static const struct {
+        const char *name;
+        double ms;
+    } hints[] = {
+        {"x-stainless-read-timeout", 1000}, {"x-stainless-timeout", 1000}, {"x-slo-ttft-ms", 1}};
+    double least = 0;
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+        h2o_iovec_t v = http_header(r->call->req, hints[i].name);
+        char text[24], *end;
+        if (v.len == 0 || v.len >= sizeof text) continue;
+        snprintf(text, sizeof text, "%.*s", (int)v.len, v.base);
+        double ms = strtod(text, &end) * hints[i].ms;
+        if (end == text || *end || !(ms > 0)) continue;
+        if (least <= 0 || ms < least) least = ms;
+    }
+    return least;
+}
+
+// It would be gone before its turn. True: r has ended.
+static bool refuse_impatient(struct request *r) {
+    const struct queue *q = &r->server->queue;
+    double wait_ms = queue_wait_s(q) * 1000, patience = patience_ms(r);
+    if (!r->server->config->use_client_timeout || patience <= 0 || wait_ms <= patience)
+        return false;
+    struct apierr e;
+    apierr_set(&e, APIERR_QUEUE_FULL, NULL,
+               "the wait would be %.0f ms, longer than the client's %.0f ms", wait_ms, patience);
+    e.retry_after_ms = queue_retry_ms(q, nonce_u64());
+    request_fail(r, &e);
+    return true;
+}
+
+bool request_may_run_at(const struct request *r, const struct choice *c, uint32_t rank) {
+    // What has begun goes on wherever it can.
+    bool begun = resume_waits(&c->resume) || c->resume.times;
+    return r->pinned < 0 || (uint32_t)r->pinned == rank || begun;
+}
+
+// Its own worker is not there. True: r has ended.
+static bool refuse_without_worker(struct request *r) {
+    struct apierr e;
+    if (r->pinned < 0 || server_worker_ready(r->server, (uint32_t)r->pinned)) return false;
+    apierr_set(&e, APIERR_NO_READY_WORKER, NULL, "worker %d is not ready", r->pinned);
+    e.retry_after_ms = 1000;
+    request_fail(r, &e);
+    return true;
+}
+
 static void admit(struct request *r) {
     struct server *s = r->server;
+    read_head(r);
     if (s->refusing) {
         struct apierr e;
         apierr_set(&e, APIERR_DRAINING, NULL, "the server is shutting down");
@@ -238,7 +365,7 @@ static void admit(struct request *r) {
         request_fail(r, &e);
         return;
     }
-    if (refuse_by_key(r)) return;
+    if (refuse_by_key(r) || refuse_without_worker(r) || refuse_impatient(r)) return;
     make_choices(r);
     if (r->params.echo_only) { // nothing is generated
         count_accepted(r);
@@ -304,8 +431,10 @@ static struct request *request_new(struct server *s, struct http_call *c,
     size_t n = (size_t)snprintf(r->id, sizeof r->id, "%s", kind->id_prefix);
     nonce_hex(r->id + n, 32);
     memcpy(r->request_id, c->request_id, sizeof r->request_id);
+    r->pinned = listener_rank(c->listener);
+    r->trace = "";
     TAILQ_INSERT_TAIL(&s->requests, r, link);
-    r->send = send_new(c, listener_sends(s->api),
+    r->send = send_new(c, listener_sends(c->listener),
                        &(struct send_events){.arg = r, .on_gone = on_gone, .on_room = on_room});
     return r;
 }
@@ -375,13 +504,19 @@ static bool fail_resuming(struct choice *c, uint64_t now_ms) {
 }
 
 static bool fail_waiting(struct choice *c, uint64_t now_ms) {
-    struct server *s = c->request->server;
+    struct request *r = c->request;
+    struct server *s = r->server;
     if (c->state != CHOICE_QUEUED) return false;
     if (resume_waits(&c->resume)) return fail_resuming(c, now_ms);
     struct apierr e = {0};
     uint64_t waited = now_ms - c->queue_item.since_ms;
     uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;
     uint64_t no_worker = waited < without ? waited : without;
+    bool away = r->pinned >= 0 && !server_worker_ready(s, (uint32_t)r->pinned);
+    if (away && (double)waited >= s->config->wait_ready_s * 1000) {
+        refuse_without_worker(r);
+        return true;
+    }
     if (s->no_ready_since_ms && (double)no_worker >= s->config->wait_ready_s * 1000) {
         server_no_worker(s, &e);
     } else if ((double)waited >= s->config->queue_wait_s * 1000) {
@@ -408,6 +543,20 @@ static void tick_stream(struct request *r, uint64_t now_ms) {
     send_touch(r->send);
 }
 
+// A space now and then, so that a proxy in front sees that there is life.
+static void tick_whole(struct request *r, uint64_t now_ms) {
+    const struct config *c = r->server->config;
+    if (!send_begun(r->send)) {
+        uint64_t age = now_ms - r->received_us / 1000;
+        if ((double)age >= c->first_byte_s * 1000) r->kind->format->begin(r);
+        return;
+    }
+    bool silent = (double)(now_ms - send_last_ms(r->send)) >= c->whitespace_s * 1000;
+    if (!silent || send_waiting_bytes(r->send)) return;
+    strbuf_add_char(send_buffer(r->send), ' ');
+    send_touch(r->send);
+}
+
 void request_tick(struct request *r, uint64_t now_ms) {
     if (!r->accepted) return;
     if (now_ms >= r->deadline_ms) {
@@ -416,7 +565,10 @@ void request_tick(struct request *r, uint64_t now_ms) {
     }
     for (uint32_t i = 0; i < r->choice_count; i++)
         if (fail_waiting(&r->choices[i], now_ms)) return;
-    if (r->params.stream) tick_stream(r, now_ms);
+    if (r->params.stream)
+        tick_stream(r, now_ms);
+    else if (r->server->config->whitespace_s > 0)
+        tick_whole(r, now_ms);
 }
 
 /* ---- figures ---- */

@@ -22,10 +22,13 @@ struct request;
 struct send;
 struct server;
 
-enum { REQUEST_CHOICES_MAX = 32 };
+enum {
+    REQUEST_CHOICES_MAX = 32,
+    REQUEST_SESSION_BYTES_MAX = 256, // X-Session-Id
+};
 
 struct request_format {
-    // The status line has to leave now, whether or not there is text. Streams only.
+    // The status line has to leave now, whether or not there is text; of a whole reply with a space.
     void (*begin)(struct request *r);
     // New text, or new ids without text. Whole replies keep it, streams write events.
     void (*delta)(struct choice *c, const struct reply_delta *d);
@@ -68,7 +71,12 @@ struct request {
     uint64_t deadline_ms; // monotonic
 
     struct params params;
-    struct request_prompt *prompts; // in the arena, their ids on the heap
+    struct queue_ticket ticket;
+    char group[QUEUE_GROUP_NAME_BYTES]; // of the queue, as a trusted gateway says; "": it says none
+    int32_t pinned;                     // its worker, by whose port it came; -1: any
+    uint64_t affinity;                  // hash of the client's key for it; 0: none
+    const char *trace;                  // traceparent, in the arena
+    struct request_prompt *prompts;     // in the arena, their ids on the heap
     uint32_t prompt_count;
     bool in_thought; // the prompt ends inside an open thought
 
@@ -82,6 +90,8 @@ struct request {
 void request_start(struct server *s, struct http_call *c, const struct request_kind *kind);
 // For its prepare: room for that many prompts.
 void request_set_prompts(struct request *r, uint32_t count);
+// Whether rank may begin it, or go on with it.
+bool request_may_run_at(const struct request *r, const struct choice *c, uint32_t rank);
 // From choice_pump: c is complete. False: r has ended.
 bool request_choice_over(struct request *r, struct choice *c);
 // Turns ids into text as far as the client's buffer has room. May end r.

@@ -6,6 +6,7 @@
 #include "common/notify.h"
 #include "common/num.h"
 #include "router/access.h"
+#include "router/activate.h"
 #include "router/admin.h"
 #include "router/api_chat.h"
 #include "router/api_completions.h"
@@ -25,6 +26,7 @@
 #include "router/ops.h"
 #include "router/pick.h"
 #include "router/prepare.h"
+#include "router/proxies.h"
 #include "router/relay.h"
 #include "router/report.h"
 #include "router/request.h"
@@ -86,7 +88,8 @@ static void ask_worker(struct server *s, const struct choice *c, uint32_t rank,
     struct backend_info info;
     backend_info(b, &info);
     *ret = (struct pick_worker){
-        .ready = info.state == BACKEND_READY && can_take(c, b, &info),
+        .ready = info.state == BACKEND_READY && request_may_run_at(c->request, c, rank) &&
+                 can_take(c, b, &info),
         .room = backend_room(b),
         .streams = info.streams_sent,
         .unfilled_tokens = relay_unfilled(s->relay, rank),
@@ -110,7 +113,10 @@ static int fit_to(struct choice *c, struct backend *b, struct apierr *e) {
 static int place_on_best(struct server *s, struct choice *c, const struct pick_worker *workers,
                          uint32_t count, int *ret_rank) {
     struct err why = {0};
-    *ret_rank = pick(workers, count, (uint32_t)(choice_prompt(c)->len + c->ids.len));
+    struct pick_request wanted = {.prompt_tokens = (uint32_t)(choice_prompt(c)->len + c->ids.len),
+                                  .affinity = c->request->affinity};
+    bool by_affinity;
+    *ret_rank = pick(workers, count, &wanted, &by_affinity);
     if (*ret_rank < 0) return ST_FULL;
     struct backend *b = backends_at(s->backends, (uint32_t)*ret_rank);
     struct apierr e;
@@ -118,7 +124,13 @@ static int place_on_best(struct server *s, struct choice *c, const struct pick_w
         request_fail(c->request, &e);
         return ST_INVAL;
     }
-    return relay_submit(s->relay, c, b, &why) ? ST_FULL : ST_OK;
+    if (relay_submit(s->relay, c, b, &why)) return ST_FULL;
+    metrics_add(s->metrics,
+                c->request->pinned == *ret_rank ? METRIC_PLACED_PINNED
+                : by_affinity                   ? METRIC_PLACED_AFFINITY
+                                                : METRIC_PLACED_LOAD,
+                1);
+    return ST_OK;
 }
 
 // ST_FULL: no worker takes it now; the next STATUS, or a change of state, brings us back. ST_INVAL: its request failed.
@@ -134,23 +146,19 @@ static int place(struct server *s, struct choice *c) {
         if (rank < 0) return ST_FULL;
         workers[rank].ready = false; // its own queue is full: the next best
     }
-    queue_remove(&s->queue, &c->queue_item);
-    queue_left(&s->queue, mono_ms());
+    queue_left(&s->queue, &c->queue_item, mono_ms());
     return ST_OK;
 }
 
-// In order; but one that waits for a worker of its kind does not hold up those behind it.
+// In order; but one that waits for a worker of its kind, or for its own, does not hold up those behind it.
 static void place_all(struct server *s) {
-    struct queue_item *next;
-    for (struct queue_item *i = queue_first(&s->queue); i; i = next) {
+    struct queue_item *i;
+    queue_begin(&s->queue);
+    while ((i = queue_first(&s->queue))) {
         struct choice *c = choice_of_item(i);
-        next = queue_next(i);
-        int st = place(s, c);
-        if (st == ST_INVAL)
-            next =
-                queue_first(&s->queue); // all its choices are gone, the next one may have been one
-        else if (st == ST_FULL && c->ids.len == 0)
-            return;
+        if (place(s, c) != ST_FULL) continue; // it has left: to a worker, or failed
+        if (c->ids.len == 0 && c->request->pinned < 0) return;
+        queue_pass(&s->queue, i);
     }
 }
 
@@ -164,8 +172,12 @@ static void on_prepare(uv_prepare_t *p) {
         s->place_wanted = false;
         place_all(s);
     }
-    metrics_set_live(s->metrics, relay_streams(s->relay), s->queue.requests, s->queue.tokens);
-    if (s->api) send_set_flush(listener_sends(s->api));
+    metrics_set_live(s->metrics, &(struct metrics_live){.streams = relay_streams(s->relay),
+                                                        .queued_choices = s->queue.items,
+                                                        .queued_requests = s->queue.requests,
+                                                        .queued_tokens = s->queue.tokens});
+    for (uint32_t i = 0; i < s->listener_count; i++)
+        send_set_flush(listener_sends(s->listeners[i]));
 }
 
 uint32_t server_context_max(const struct server *s) {
@@ -193,7 +205,23 @@ uint32_t server_ready_workers(const struct server *s) {
     return n;
 }
 
+bool server_worker_ready(const struct server *s, uint32_t rank) {
+    return rank < backends_count(s->backends) &&
+           backend_state(backends_at(s->backends, rank)) == BACKEND_READY;
+}
+
 /* ---- workers' news ---- */
+
+static void count_pinned(const struct server *s, struct snapshot *shot) {
+    uint32_t waiting[SNAPSHOT_WORKERS_MAX] = {0};
+    const struct request *r;
+    TAILQ_FOREACH(r, &s->requests, link) {
+        for (uint32_t i = 0; i < r->choice_count && r->pinned >= 0; i++)
+            waiting[r->pinned] += r->choices[i].queue_item.queued;
+    }
+    for (uint32_t i = 0; i < shot->worker_count; i++)
+        shot->workers[i].pinned = waiting[shot->workers[i].rank];
+}
 
 void server_publish(struct server *s) {
     struct snapshot *shot = snapshots_begin(s->snapshots);
@@ -201,6 +229,7 @@ void server_publish(struct server *s) {
     shot->ever_ready = s->ever_ready;
     shot->wait_predicted_s = queue_wait_s(&s->queue);
     snapshot_fill_workers(shot, s->backends);
+    if (s->listener_count > 1) count_pinned(s, shot);
     snapshots_publish(s->snapshots);
 }
 
@@ -232,8 +261,12 @@ static void on_room(void *arg, struct backend *b) {
 
 static void on_lost(void *arg, struct backend *b, const char *reason, bool planned) {
     struct server *s = arg;
-    if (!planned) metrics_worker_failed(s->metrics, backend_rank(b));
     relay_on_lost(s->relay, b, reason, planned);
+}
+
+static void on_failed(void *arg, struct backend *b, enum backend_failure why) {
+    struct server *s = arg;
+    metrics_worker_failed(s->metrics, backend_rank(b), why);
 }
 
 /* ---- HTTP ---- */
@@ -264,9 +297,9 @@ static void on_call_over(void *app, struct http_call *c) {
     access_write(s->access, c, s->model->names[0]);
 }
 
-static int open_api(struct server *s, struct err *e) {
+static void configure_listener(struct server *s, struct listener_config *ret) {
     const struct config *c = s->config;
-    struct listener_config lc = {
+    *ret = (struct listener_config){
         .loop = &s->loop,
         .address = c->api_listen,
         .app = s,
@@ -286,6 +319,8 @@ static int open_api(struct server *s, struct err *e) {
         .tls_cert = c->tls_cert,
         .tls_key = c->tls_key,
         .keys = s->keys,
+        .proxies = s->proxies,
+        .rank = -1,
         .metrics_auth = c->metrics_auth,
         .header_s = c->header_s,
         .body_s = c->body_s,
@@ -295,10 +330,49 @@ static int open_api(struct server *s, struct err *e) {
         .half_close = c->half_close,
         .overload_status = atoi(c->overload_status),
     };
+}
+
+static int open_listener(struct server *s, const struct listener_config *lc, const char *setting,
+                         struct err *e) {
+    struct listener *l;
+    int st = listener_new(&l, lc, e);
+    if (st) return (int)err_prefix(e, "%s", setting);
+    s->listeners[s->listener_count++] = l;
+    return ST_OK;
+}
+
+// A port for each of the first workers, on the host of api.listen.
+static int open_worker_ports(struct server *s, struct listener_config *lc, struct err *e) {
+    const char *colon = strrchr(lc->address, ':');
+    int host = colon ? (int)(colon - lc->address) : 0;
+    if (!strncmp(lc->address, "unix:", 5) || !host)
+        return err_set(e, ST_INVAL,
+                       "api.worker_ports: wanted HOST:PORT in api.listen, found '%.100s'",
+                       lc->address);
+    for (int32_t rank = 0; rank < SERVER_WORKER_PORTS && (uint32_t)rank < s->ranks; rank++) {
+        char address[256];
+        snprintf(address, sizeof address, "%.*s:%lld", host, s->config->api_listen,
+                 (long long)(s->config->worker_ports + rank));
+        lc->address = address;
+        lc->rank = rank;
+        int st = open_listener(s, lc, "api.worker_ports", e);
+        if (st) return st;
+    }
+    return ST_OK;
+}
+
+static int open_api(struct server *s, struct err *e) {
+    const struct config *c = s->config;
+    struct listener_config lc;
+    configure_listener(s, &lc);
+    lc.fd = activate_take("api");
+    lc.inherited = lc.fd >= 0;
     int st = cors_init(&lc.cors, c->cors_origins, keys_any(s->keys), e);
+    if (!st) st = open_listener(s, &lc, "api.listen", e);
     if (st) return st;
-    st = listener_new(&s->api, &lc, e);
-    return st ? (int)err_prefix(e, "api.listen") : ST_OK;
+    s->api = s->listeners[0];
+    lc.inherited = false;
+    return c->worker_ports ? open_worker_ports(s, &lc, e) : ST_OK;
 }
 
 /* ---- the end: docs/api.md, "Start and end" ---- */
@@ -333,10 +407,26 @@ static void on_workers_stopped(void *arg) {
     close_rest(arg);
 }
 
+static void close_api(struct server *s) {
+    for (uint32_t i = 0; i < s->listener_count; i++)
+        listener_close(s->listeners[i], on_api_closed, s);
+    s->listener_count = 0;
+    s->api = NULL;
+}
+
+static void each_listener(const struct server *s, void (*f)(struct listener *l)) {
+    for (uint32_t i = 0; i < s->listener_count; i++) f(s->listeners[i]);
+}
+
+static uint32_t connections(const struct server *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->listener_count; i++) n += listener_connections(s->listeners[i]);
+    return n;
+}
+
 static void stop_workers(struct runner *r) {
     r->phase = STOPPING_WORKERS;
-    listener_close(r->s.api, on_api_closed, r);
-    r->s.api = NULL;
+    close_api(&r->s);
     backends_stop(r->s.backends, STOP_GRACE_S, on_workers_stopped, r);
 }
 
@@ -365,7 +455,7 @@ static void begin_drain(struct runner *r) {
     log_info("drain", "requests=%llu settle_s=%.15g timeout_s=%.15g",
              (unsigned long long)metrics_get_in_flight(r->s.metrics), r->config->settle_s,
              r->config->drain_s);
-    listener_drain(r->s.api);
+    each_listener(&r->s, listener_drain);
     server_publish(&r->s);
 }
 
@@ -378,7 +468,7 @@ static void drain(struct runner *r, uint64_t now) {
     if (r->phase == SETTLING && (double)since >= settle_ms) {
         r->phase = FINISHING;
         s->refusing = true;
-        listener_stop(s->api);
+        each_listener(s, listener_stop);
     }
     if (r->phase == FINISHING && (double)since >= timeout_ms) {
         struct apierr e;
@@ -391,8 +481,8 @@ static void drain(struct runner *r, uint64_t now) {
         r->over_since_ms = now;
     }
     if (r->phase != CUTTING) return;
-    if (now - r->over_since_ms >= CUT_GRACE_MS) listener_cut(s->api);
-    if (listener_connections(s->api) == 0) stop_workers(r);
+    if (now - r->over_since_ms >= CUT_GRACE_MS) each_listener(s, listener_cut);
+    if (connections(s) == 0) stop_workers(r);
 }
 
 // What files hold: keys and the certificate. What cannot be read leaves what there was.
@@ -403,7 +493,10 @@ static void reload(struct server *s) {
     else
         log_info("reload_keys", "keys=%zu", keys_count(s->keys));
     if (!s->api || !*s->config->tls_cert) return;
-    if (listener_reload_tls(s->api, &e))
+    int st = ST_OK;
+    for (uint32_t i = 0; i < s->listener_count && !st; i++)
+        st = listener_reload_tls(s->listeners[i], &e);
+    if (st)
         log_warn("reload_tls", "reason=\"%s\"", e.msg);
     else
         log_info("reload_tls", "cert=\"%s\"", s->config->tls_cert);
@@ -421,7 +514,7 @@ static void give_up_without_workers(struct runner *r) {
     begin_drain(r);
     s->refusing = true;
     r->phase = FINISHING;
-    listener_stop(s->api);
+    each_listener(s, listener_stop);
     fail_all(s, &e);
 }
 
@@ -519,7 +612,8 @@ static int start_workers(struct runner *r, struct err *e) {
                    .on_frame = on_frame,
                    .on_state = on_state,
                    .on_room = on_room,
-                   .on_lost = on_lost},
+                   .on_lost = on_lost,
+                   .on_failed = on_failed},
         .vocab = &s->model->vocab,
         .model = s->model->dir_name,
     };
@@ -532,6 +626,7 @@ static int open_all(struct runner *r, struct err *e) {
     struct model_config mc = {c->model, c->model_name, c->model_aliases, c->template_rules};
     int st = model_open(&s->model, &mc, e);
     if (!st) st = keys_open(&s->keys, c->keys_file, c->keys, e);
+    if (!st) st = proxies_open(&s->proxies, c->trusted_proxies, e);
     if (!st && !*c->tls_cert != !*c->tls_key)
         st = err_set(e, ST_INVAL, "wanted both of api.tls_cert and api.tls_key, found one");
     if (!st) st = access_open(&s->access, c->access_log, e);
@@ -553,8 +648,12 @@ static int open_all(struct runner *r, struct err *e) {
         .config = s->config, .metrics = s->metrics, .snapshots = s->snapshots, .is_writer = true};
     // Workers last: a port that is taken should not cost a load.
     st = open_api(s, e);
-    if (!st && *c->ops_listen)
-        st = ops_start(&s->ops, c, s->metrics, s->snapshots, s->admin, s->keys, e);
+    int ops_fd = activate_take("ops");
+    if (!st && (*c->ops_listen || ops_fd >= 0))
+        st = ops_start(&s->ops,
+                       &(struct ops_config){c, ops_fd, s->metrics, s->snapshots, s->admin, s->keys},
+                       e);
+    activate_close_rest();
     return st ? st : start_workers(r, e);
 }
 
@@ -562,12 +661,14 @@ static void close_all(struct runner *r) {
     struct server *s = &r->s;
     backends_free(s->backends);
     relay_free(s->relay);
+    queue_fini(&s->queue);
     control_free(s->control);
     admin_free(s->admin);
     snapshots_free(s->snapshots);
     metrics_free(s->metrics);
     access_close(s->access);
     keys_close(s->keys);
+    proxies_close(s->proxies);
     model_close(s->model);
     config_free_argv(r->worker_argv);
     free(r->program);
@@ -577,7 +678,7 @@ static void close_all(struct runner *r) {
 // The loop runs dry: what is being closed closes.
 static void fail_start(struct runner *r) {
     struct server *s = &r->s;
-    if (s->api) listener_close(s->api, on_api_closed, r);
+    close_api(s);
     ops_stop(s->ops);
     admin_close(s->admin);
     uv_run(&s->loop, UV_RUN_DEFAULT);
@@ -596,6 +697,7 @@ int server_run(struct config *c, bool spawn) {
     struct err e = {0};
     signal(SIGPIPE, SIG_IGN);
     notify_init();
+    activate_init();
     raise_fd_limit();
     uv_loop_init(&r.s.loop);
     int st = open_all(&r, &e);

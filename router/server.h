@@ -20,9 +20,12 @@ struct listener;
 struct metrics;
 struct model;
 struct ops;
+struct proxies;
 struct relay;
 struct request;
 struct snapshots;
+
+enum { SERVER_WORKER_PORTS = 8 };
 
 TAILQ_HEAD(request_list, request);
 
@@ -35,7 +38,10 @@ struct server {
     struct snapshots *snapshots;
     struct access_log *access;
     struct keys *keys;
-    struct listener *api; // NULL: closed
+    struct proxies *proxies;
+    struct listener *api; // the first of the next; NULL: closed
+    struct listener *listeners[1 + SERVER_WORKER_PORTS];
+    uint32_t listener_count;
     struct ops *ops;
     struct admin *admin;
     struct control *control;
@@ -66,5 +72,6 @@ void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.
 uint32_t server_context_max(const struct server *s);
 uint32_t server_ready_workers(const struct server *s);
+bool server_worker_ready(const struct server *s, uint32_t rank);
 // The error of a request that no worker is there for, with what has become of them.
 void server_no_worker(const struct server *s, struct apierr *ret);

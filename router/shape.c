@@ -225,6 +225,42 @@ void shape_keep(struct choice *c, const struct reply_delta *d) {
     c->content_id_count += d->id_count;
 }
 
+// What was begun with spaces goes on with the reply.
+static void send_json(struct request *r, const struct send_head *h, const struct strbuf *out) {
+    if (!send_begun(r->send)) {
+        send_whole(r->send, h, out->p, out->len);
+        return;
+    }
+    strbuf_add(send_buffer(r->send), out->p, out->len);
+    send_end(r->send);
+}
+
+void shape_whole_begin(struct request *r) {
+    struct send_head h = shape_send_head(r, "application/json");
+    send_begin(r->send, &h);
+    strbuf_add_char(send_buffer(r->send), ' ');
+}
+
+void shape_whole_finish(struct request *r, const char *object, bool prompt_ids,
+                        void (*add_choice)(struct strbuf *out, struct choice *c)) {
+    struct strbuf out = {0};
+    const struct ids *prompt = &r->prompts[0].ids;
+    shape_head(&out, r, object);
+    if (prompt_ids && r->params.return_token_ids)
+        shape_ids(&out, "prompt_token_ids", prompt->v, prompt->len);
+    strbuf_add_str(&out, ",\"choices\":[");
+    for (uint32_t i = 0; i < r->choice_count; i++) add_choice(&out, &r->choices[i]);
+    strbuf_add_str(&out, "],");
+    shape_usage(&out, r);
+    shape_extras(&out, r);
+    strbuf_add_char(&out, '}');
+    struct send_head h = shape_send_head(r, "application/json");
+    struct request_figures f = request_figures(r);
+    h.processing_ms = (int64_t)(f.first_token_ms + f.decode_ms);
+    send_json(r, &h, &out);
+    strbuf_fini(&out);
+}
+
 /* ---- streams ---- */
 
 void shape_stream_begin(struct request *r) {
@@ -255,6 +291,17 @@ void shape_close_chunk(struct strbuf *out, struct request *r, bool with_usage, b
     strbuf_add_str(out, "}\n\n");
 }
 
+void shape_choice_end(struct strbuf *out, struct choice *c) {
+    struct request *r = c->request;
+    strbuf_printf(out, ",\"logprobs\":null,\"finish_reason\":\"%s\"", shape_finish(c));
+    shape_stop_reason(out, c);
+    shape_end(out, c);
+    if (c->sent_ids < c->taken) shape_new_ids(out, c);
+    strbuf_add_str(out, "}]");
+    shape_close_chunk(out, r, false, r->choices_open == 1 && !r->params.include_usage);
+    send_touch(r->send);
+}
+
 // The last event, the end mark and the end of the body: one write.
 void shape_stream_finish(struct request *r, const char *object) {
     if (r->params.include_usage) {
@@ -267,11 +314,16 @@ void shape_stream_finish(struct request *r, const char *object) {
 }
 
 void shape_error(struct request *r, const struct apierr *e) {
-    if (!r->params.stream || !send_begun(r->send)) {
+    if (!send_begun(r->send)) {
         send_error(r->send, e);
         return;
     }
     struct strbuf *out = send_buffer(r->send);
+    if (!r->params.stream) {
+        apierr_body(e, r->request_id, out);
+        send_end(r->send);
+        return;
+    }
     strbuf_add_str(out, "data: ");
     apierr_body(e, r->request_id, out);
     strbuf_add_str(out, "\n\n");

@@ -32,12 +32,18 @@ void shape_completion_logprobs(struct strbuf *out, const struct choice *c,
                                const struct reply_content_id *ids, size_t count, size_t offset);
 struct send_head shape_send_head(const struct request *r, const char *type);
 
-// Whole replies: keeps what a delta tells.
+// Whole replies: keeps what a delta tells; writes all of it and ends the send. prompt_ids: of the one prompt, in front of
+// the choices, when asked for.
 void shape_keep(struct choice *c, const struct reply_delta *d);
+void shape_whole_finish(struct request *r, const char *object, bool prompt_ids,
+                        void (*add_choice)(struct strbuf *out, struct choice *c));
+void shape_whole_begin(struct request *r); // the status line and a space, long before the reply
 
 // Streams. A chunk is opened, its members added, closed; the buffer is the send's.
 void shape_stream_begin(struct request *r); // the status line
 struct strbuf *shape_open_chunk(struct request *r, const char *object);
 void shape_close_chunk(struct strbuf *out, struct request *r, bool with_usage, bool with_extras);
+// The rest of a choice's last chunk, from its finish reason on.
+void shape_choice_end(struct strbuf *out, struct choice *c);
 void shape_stream_finish(struct request *r, const char *object); // usage chunk, end mark, end
 void shape_error(struct request *r, const struct apierr *e);     // plain, or an event

@@ -29,6 +29,7 @@ struct snapshot_worker {
     char checkpoint[SNAPSHOT_TEXT_BYTES], device[SNAPSHOT_TEXT_BYTES]; // two of the parts
     uint32_t context_max;
     uint32_t streams_running, streams_max, room, streams_sent;
+    uint32_t pinned; // choices that wait in the router for this worker alone
     uint32_t queue_requests;
     uint64_t queue_tokens;
     uint32_t kv_blocks_used, kv_blocks_total, kv_block_tokens;

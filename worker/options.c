@@ -46,7 +46,18 @@ static const struct setting table[] = {
      "rows of one forward; 0: the engine's choice"},
     {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|f32|bf16|fp8", NULL,
      "type of keys and values"},
-    {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
+    {"drafter", SETTING_STRING, IN(drafter), "auto", 0, 0, NULL, NULL,
+     "auto: the checkpoint's MTP head and copies, on the CPU; none; or the folder of a DFlash "
+     "drafter. Drafts never change a reply"},
+    {"draft-kinds", SETTING_STRING, IN(draft_kinds), "all", 0, 0, NULL, NULL,
+     "kinds of drafts allowed, a list of copy,mtp,dflash,dflash2; one that is named must be there"},
+    {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, ENGINE_WINDOW_ROWS_MAX, NULL, "rows",
+     "rows of one stream in a round, its drafts and one more; 0: the engine's choice"},
+    {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
+     "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
+     "drafts a round takes"},
+    {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope", NULL,
      "a planted fault, for the tests that must find it"},
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
@@ -116,6 +127,20 @@ uint32_t options_device(const struct options *o) {
     return (uint32_t)(o->device >= 0 ? o->device : o->rank > 0 ? o->rank : 0);
 }
 
+static uint32_t fault_of(const char *name) {
+    static const char *const names[ENGINE_FAULT_END] = {
+        [ENGINE_FAULT_NONE] = "none",
+        [ENGINE_FAULT_ULP] = "ulp",
+        [ENGINE_FAULT_STALE_CONV] = "stale-conv",
+        [ENGINE_FAULT_SHORT_S] = "short-s",
+        [ENGINE_FAULT_SHORT_CONV] = "short-conv",
+        [ENGINE_FAULT_WINDOW_ROPE] = "window-rope",
+    };
+    uint32_t i = 0;
+    while (strcmp(names[i], name)) i++; // the table of settings lets no others through
+    return i;
+}
+
 void options_engine(const struct options *o, struct engine_config *ret) {
     *ret = (struct engine_config){
         .model_dir = o->model,
@@ -132,9 +157,11 @@ void options_engine(const struct options *o, struct engine_config *ret) {
         .embedding = o->embedding,
         .scratch_disjoint = !strcmp(o->scratch, "disjoint"),
         .spoil_dead = o->nan_fill,
-        .fault = !strcmp(o->fault, "ulp")          ? ENGINE_FAULT_ULP
-                 : !strcmp(o->fault, "stale-conv") ? ENGINE_FAULT_STALE_CONV
-                                                   : ENGINE_FAULT_NONE,
+        .drafter = o->drafter,
+        .draft_kinds = o->draft_kinds,
+        .draft_rows = (uint32_t)o->draft_rows,
+        .costs = o->costs,
+        .fault = fault_of(o->fault),
     };
 }
 

@@ -14,9 +14,9 @@ struct options {
     char *token; // RAILYARD_TOKEN of the environment, from the router that started us; "": none did
     int64_t rank;
     // What it runs.
-    char *backend, *kv, *fault, *embedding, *scratch;
+    char *backend, *kv, *fault, *embedding, *scratch, *drafter, *draft_kinds, *costs;
     bool nan_fill;
-    int64_t device, context, streams, threads, chunk, round_rows;
+    int64_t device, context, streams, threads, chunk, round_rows, draft_rows;
     double memory_fraction;
     // Subcommands.
     char *out;

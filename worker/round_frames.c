@@ -281,6 +281,9 @@ static void put_done(struct round_frames *f, const struct engine_event *ev) {
                                .decode_us = ev->decode_us,
                                .rounds = ev->rounds,
                                .logits_hash = ev->logits_hash}};
+    static_assert((int)FRAME_DRAFT_KINDS == (int)ENGINE_DRAFT_KINDS, "the same kinds");
+    memcpy(x.done.drafted, ev->drafted, sizeof ev->drafted);
+    memcpy(x.done.accepted, ev->accepted, sizeof ev->accepted);
     put(f, &x);
     release(f, s);
 }

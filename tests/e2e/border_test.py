@@ -9,12 +9,13 @@ import ctypes
 import json
 import os
 import resource
+import select
 import socket
 import tempfile
 import threading
 import time
 
-from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Server, check, check_eq, check_in, main, note, request_bytes, shared, sse_events,
+from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Response, Server, check, check_eq, check_in, main, note, request_bytes, shared, sse_events,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -260,6 +261,53 @@ def a_body_that_goes_on_and_on_is_413():
         r = s.post(CHAT, body)
         check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), "just over it")
         check_eq(s.post(CHAT, GOOD).status, 200, "the next request")
+
+
+def h2_post(c, length=None):
+    """Begins a POST over HTTP/2 whose body is still to come; returns the stream's number."""
+    number = c.h.get_next_available_stream_id()
+    fields = [(":method", "POST"), (":scheme", "http"), (":authority", "localhost"), (":path", CHAT), ("content-type", "application/json")]
+    r = c.streams[number] = Response(0, [], b"", "HTTP/2")
+    r.done = r.was_reset = False
+    c.h.send_headers(number, fields + ([] if length is None else [("content-length", str(length))]))
+    c.flush()
+    return number
+
+
+def h2_fill(c, number, bytes_max):
+    """Sends body until there is an answer; returns the bytes sent."""
+    sent = 0
+    r = c.streams[number]
+    while not r.status and not r.done and sent < bytes_max:
+        room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size, bytes_max - sent)
+        if room:
+            c.h.send_data(number, b" " * room)
+            c.flush()
+            sent += room
+        if not room or select.select([c.s], [], [], 0)[0]:
+            c.pump()
+    return sent
+
+
+@test
+def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
+    limit = 64 << 10
+    with Server(f"--api.body_bytes_max={limit}") as s:
+        with Http2(s.port) as c:
+            for what, length, filled in (("counted", None, 64 << 20), ("announced", 1 << 30, 100), ("both", 1 << 20, 1 << 20)):
+                number = h2_post(c, length)
+                h2_fill(c, number, filled)
+                r = c.read_response(number)  # at its first end: a reset behind it says no more than that nobody reads on
+                check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), what)
+                check_in(str(limit), r.json()["error"]["message"], what)
+                check_eq(c.request("POST", CHAT, GOOD).status, 200, f"{what}: the next request of the connection")
+            r = c.request("POST", CHAT, b" " * (limit + 1) + DATA)
+            check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), "just over it")
+            check_eq(c.request("POST", CHAT, b" " * (limit - len(DATA)) + DATA).status, 200, "as large as it may be")
+        lines = [line for line in s.access_lines() if line["status"] == 413]
+        check_eq([(line["proto"], line["code"]) for line in lines], [("h2", "body_too_large")] * 4, "lines in the log")
+        check_eq(s.metric("railyard_errors_total", code="body_too_large"), 4, "errors")
+        check_eq(s.metric("railyard_http_requests_total", status="413"), 4, "requests")
 
 
 @test

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -207,8 +208,8 @@ class Process:
 
     live = []
 
-    def __init__(self, name, argv, env=None, out=None):
-        """out: a descriptor that gets the output in place of the log."""
+    def __init__(self, name, argv, env=None, out=None, fds=()):
+        """out: a descriptor that gets the output in place of the log; fds: that the child keeps."""
         # The kernel's parent-death signal follows the thread that forked, so a short-lived one would take its child along.
         check(threading.current_thread() is threading.main_thread(), "a process is started by the main thread alone")
         self.name = name
@@ -221,7 +222,7 @@ class Process:
             out = log if out is None else out
             self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                                       env={**os.environ, **(env or {})},
-                                      start_new_session=True, preexec_fn=die_with_parent)
+                                      start_new_session=True, preexec_fn=die_with_parent, pass_fds=fds)
         self.pid = self.p.pid
         type(self).live.append(self)
         CLEANUPS.append(self.end)
@@ -837,6 +838,66 @@ def parse_metrics(text):
             check(labels not in series, f"series comes twice: {line!r}")
             series[labels] = value
     return families
+
+
+NO_COUNTERS = ("railyard_worker_kv_blocks_total",)  # the interface names it so: of all blocks, those in use beside it
+METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+METRIC_LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"(?:,(?!\})|(?=\})))*\}')
+METRIC_VALUE = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\+Inf|NaN")
+
+
+def check_metrics_page(text):
+    """What `promtool check metrics` asks of a page: HELP, then TYPE, then all series of one family; names, labels, escapes,
+    numbers; nothing twice; buckets that grow up to +Inf, which is the count; counters, and they alone, end in _total."""
+    check(text.endswith("\n") and "\r" not in text, "line ends")
+    families, kind, name, help_of = {}, None, None, None
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            help_of, _, told = line[7:].partition(" ")
+            check(METRIC_NAME.fullmatch(help_of) and told.strip(), f"HELP line: {line!r}")
+            continue
+        if line.startswith("# TYPE "):
+            name, kind = line[7:].split(" ")
+            check_eq(name, help_of, "the name of a TYPE line behind a HELP line")
+            check(kind in ("counter", "gauge", "histogram"), f"kind: {line!r}")
+            check(name not in families, f"family {name} comes twice")
+            check_eq(name.endswith("_total") and name not in NO_COUNTERS, kind == "counter", f"whether {name} ends in _total, and is a counter")
+            check(kind == "histogram" or not name.endswith(("_bucket", "_sum", "_count")), f"{name} is named like a part of a histogram")
+            families[name] = (kind, {})
+            continue
+        found = METRIC_NAME.match(line)
+        check(found, f"line: {line!r}")
+        suffix = found[0].removeprefix(name or "?")
+        check(suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",)), f"a series under {name}: {line!r}")
+        rest = line[found.end():]
+        labels = METRIC_LABELS.match(rest)
+        value = rest[labels.end() if labels else 0:]
+        check(value.startswith(" ") and METRIC_VALUE.fullmatch(value[1:]), f"labels or value: {line!r}")
+        _, pairs, number = metric_line(line)
+        check(len({k for k, _ in pairs}) == len(pairs), f"a label comes twice: {line!r}")
+        check(kind == "gauge" or number >= 0, f"negative: {line!r}")
+        series = families[name][1]
+        check((suffix, pairs) not in series, f"a series comes twice: {line!r}")
+        series[suffix, pairs] = number
+    for name, (kind, series) in families.items():
+        if kind == "histogram":
+            check_histogram(name, series)
+    return families
+
+
+def check_histogram(name, series):
+    buckets = {}
+    for (suffix, pairs), number in series.items():
+        if suffix == "_bucket":
+            bound = float(dict(pairs)["le"].replace("+Inf", "inf"))
+            buckets.setdefault(tuple(p for p in pairs if p[0] != "le"), []).append((bound, number))
+    for rest, found in buckets.items():
+        check_eq(found, sorted(found), f"{name}: bounds in order")
+        counts = [n for _, n in found]
+        check_eq(counts, sorted(counts), f"{name}: buckets that grow")
+        check_eq(found[-1], (float("inf"), series["_count", rest]), f"{name}: the last bucket and the count")
+        check(("_sum", rest) in series, f"{name} has no sum")
+    check_eq(sum(1 for s, _ in series if s == "_count"), len(buckets), f"{name}: counts")
 
 
 def metric_line(line):

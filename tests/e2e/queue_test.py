@@ -39,8 +39,9 @@ def line_up(s, pool, bodies):
     waiting(s, 0)
     runs = []
     for more in bodies:
-        name = [("X-Request-Id", f"waits-{next(NUMBERS)}")]
-        runs.append(pool.submit(s.post, CHAT, {**SHORT, **more}, name))
+        more = dict(more)
+        head = [("X-Request-Id", f"waits-{next(NUMBERS)}"), *more.pop("head", ())]
+        runs.append(pool.submit(s.post, CHAT, {**SHORT, **more}, head))
         waiting(s, len(runs))
     return runs
 
@@ -87,6 +88,38 @@ def waiting_requests_are_served_in_the_order_they_came():
 @test
 def a_lower_priority_number_goes_first():
     check_eq(order_of(server(), [{"max_tokens": 20, "priority": p} for p in (5, 0, -5)]), [2, 1, 0], "order")
+
+
+def of_group(name, **more):
+    """A request that a gateway says is of this group."""
+    return {"max_tokens": 20, "head": [("X-Gateway-Inference-Fairness-Id", name)], **more}
+
+
+@test
+def who_sends_much_does_not_hold_up_others():
+    flags = ("--streams=1", "--queue.requests_max=8", PATIENT)
+    bodies = [of_group("a"), of_group("a"), of_group("a"), of_group("b")]
+    with Server(*flags, "--api.trusted_proxies=127.0.0.0/8") as s:
+        check_eq(order_of(s, bodies), [0, 3, 1, 2], "order of two groups")
+        urgent = of_group("b", head=[("X-Gateway-Inference-Fairness-Id", "b"), ("X-Gateway-Inference-Objective", "critical")])
+        check_eq(order_of(s, [of_group("a"), of_group("a"), urgent]), [2, 0, 1], "order with an urgent one")
+    check_eq(order_of(server(), bodies[:2] + bodies[3:]), [0, 1, 2], "of a client that is no trusted proxy the word counts for nothing")
+
+
+@test
+def the_bound_is_of_requests_however_many_choices_they_have():
+    s = server()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with holder(s):
+            runs = [pool.submit(s.post, CHAT, {**SHORT, "n": 3, "seed": 1})]
+            waiting(s, 3)
+            check_eq(s.metric("railyard_queue_requests"), 1, "waiting requests")
+            check_eq(s.get("/readyz").json()["queue"]["requests"], 1, "waiting requests of /readyz")
+            for count in (4, 5):
+                runs.append(pool.submit(s.post, CHAT, SHORT))
+                waiting(s, count)
+            check_eq(s.post(CHAT, SHORT).status, 429, "the fourth request")
+        check_eq([r.result().status for r in runs], [200] * 3, "those that waited")
 
 
 @test

@@ -91,6 +91,11 @@ static void on_lost(void *arg, struct backend *b, const char *reason, bool plann
         snprintf(bed.why[r], 8, "ROOM");
 }
 
+static void on_failed(void *arg, struct backend *b, enum backend_failure why) {
+    bed.failed[backend_rank(b)]++;
+    bed.failure[backend_rank(b)] = why;
+}
+
 /* The bed itself. */
 
 static void on_limit(uv_timer_t *t) {
@@ -105,13 +110,14 @@ void bed_limit_start(void) {
 static bool live; // between bed_set_up and bed_close_loop
 
 struct backends_config bed_config(void) {
-    return (struct backends_config){.loop = &bed.loop,
-                                    .run_dir = bed.dir,
-                                    .ranks = 1,
-                                    .progress_s = 30,
-                                    .hello_s = 30,
-                                    .events = {NULL, on_frame, on_state, on_room, on_lost},
-                                    .vocab = &vocab};
+    return (struct backends_config){
+        .loop = &bed.loop,
+        .run_dir = bed.dir,
+        .ranks = 1,
+        .progress_s = 30,
+        .hello_s = 30,
+        .events = {NULL, on_frame, on_state, on_room, on_lost, on_failed},
+        .vocab = &vocab};
 }
 
 int bed_set_up_try(const struct bed_setup *u, struct err *e) {

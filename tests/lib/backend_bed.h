@@ -39,7 +39,9 @@ struct bed {
     struct bed_stream streams[BED_STREAMS_MAX];
     uint32_t token_frames, most_entries; // TOKENS, and the most streams in one
     uint32_t lost[BED_RANKS_MAX], states[BED_RANKS_MAX], rooms[BED_RANKS_MAX];
-    char why[BED_RANKS_MAX][256];              // of the last on_lost
+    char why[BED_RANKS_MAX][256];   // of the last on_lost
+    unsigned failed[BED_RANKS_MAX]; // on_failed was called, last with
+    enum backend_failure failure[BED_RANKS_MAX];
     enum backend_state at_lost[BED_RANKS_MAX]; // the state when on_lost was called
     double load_seen;                          // the largest load_fraction below 1
     struct err submit_err;

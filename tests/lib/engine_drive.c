@@ -43,8 +43,19 @@ uint64_t drive_submit(struct drive *d, const struct engine_request *r) {
     uint64_t handle = 0;
     CHECK(r->tag < d->replies_count);
     memset(&d->replies[r->tag], 0, sizeof *d->replies);
+    d->replies[r->tag].tops = (uint32_t)(r->top_logprobs + 1);
     CHECK_OK(engine_submit(d->eng, r, &handle, &e), e);
     return handle;
+}
+
+static void hash_logprob(struct reply *r, const struct engine_event *ev, uint32_t i) {
+    uint32_t top = r->tops - 1;
+    CHECK(ev->logprobs != NULL);
+    r->logprobs_hash = sample_hash_row(r->logprobs_hash, &ev->logprobs[i], 1);
+    for (uint32_t k = i * top; k < (i + 1) * top; k++) {
+        r->logprobs_hash = sample_hash_row(r->logprobs_hash, &ev->top[k].logprob, 1);
+        r->logprobs_hash = mix_u64(r->logprobs_hash + ev->top[k].id);
+    }
 }
 
 static void take_event(struct drive *d, const struct engine_event *ev) {
@@ -60,6 +71,8 @@ static void take_event(struct drive *d, const struct engine_event *ev) {
     r->filled = ev->filled;
     r->started = true;
     r->events++;
+    r->token_rounds += ev->ids_count > 0;
+    for (uint32_t i = 0; i < ev->ids_count && r->tops; i++) hash_logprob(r, ev, i);
     if (!ev->finish) return;
     CHECK_EQ(ev->completion_count, r->completion_count);
     r->ended = true;
@@ -69,6 +82,8 @@ static void take_event(struct drive *d, const struct engine_event *ev) {
     r->cached_count = ev->cached_count;
     r->hash = ev->logits_hash;
     r->rounds = ev->rounds;
+    memcpy(r->drafted, ev->drafted, sizeof r->drafted);
+    memcpy(r->accepted, ev->accepted, sizeof r->accepted);
 }
 
 uint32_t drive_step(struct drive *d) {

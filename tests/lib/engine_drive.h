@@ -18,6 +18,10 @@ struct reply {
     int64_t stop_id;
     uint32_t prompt_count, cached_count, completion_count;
     uint64_t hash, rounds;
+    uint64_t drafted[ENGINE_DRAFT_KINDS], accepted[ENGINE_DRAFT_KINDS];
+    uint32_t token_rounds; // that brought ids
+    uint32_t tops;         // log-probabilities asked for of each id, the drawn one's counted
+    uint64_t logprobs_hash;
 };
 
 struct drive {

@@ -54,7 +54,7 @@ def quantised(seed, key, w, width, codebook, odd):
         yield key + ".sv", "I16", pack_signs(svh).view(np.int16)
     else:
         yield key + ".svh", "F16", svh * size
-    if odd and odd % 3 == 0 and "_attn." in key:
+    if odd and odd % 3 == 0 and ("_attn." in key or key == "mtp.fc"):
         yield key + ".bias", "F32" if odd % 2 else "F16", 0.3 * make_tiny.uniform(seed, key + ".bias", n)
     if codebook in exl3.MARKERS:
         yield key + "." + codebook, "I32", np.array(exl3.MARKERS[codebook], dtype=np.uint32).view(np.int32)

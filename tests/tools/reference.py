@@ -230,16 +230,31 @@ class Model:
         """Logits [len(ids), vocab]; state moves on by the ids."""
         return self.hidden(ids, state) @ self.head.T
 
-    def mtp_hidden(self, hidden, tokens):
-        """What the head takes of the MTP layer: row q has the hidden of position q and the token of position q + 1."""
+    def mtp_hidden(self, hidden, tokens, state=None):
+        """What the head takes of the MTP layer: row q has the hidden of position q and the token of position q + 1. state:
+        dict(k=None, v=None), moves on by the rows; without it they start at position 0."""
         m = copy.copy(self)
         m.prefix = "mtp."
         e = m.norm(self.w("embed_tokens.weight")[np.asarray(tokens)], "pre_fc_norm_embedding.weight")
         x = m.lin(np.concatenate([e, m.norm(hidden, "pre_fc_norm_hidden.weight")], -1), "fc")
         p = "layers.0."
-        x = x + m.attention(m.norm(x, p + "input_layernorm.weight"), p + "self_attn.", dict(k=None, v=None))
+        state = dict(k=None, v=None) if state is None else state
+        x = x + m.attention(m.norm(x, p + "input_layernorm.weight"), p + "self_attn.", state)
         x = x + m.mlp(m.norm(x, p + "post_attention_layernorm.weight"), p + "mlp.")
+        self.routing_margin = m.routing_margin
         return m.norm(x, "norm.weight")
+
+    def mtp_chain(self, hidden, ids, pos, count, draw):
+        """Drafts behind ids[pos], the last known id; hidden: of positions 0 .. pos - 1 at least. draw(logits, position) gives
+        an id and by how much it won. Returns the drafts and the least of the margins up to each."""
+        state, drafts, margins = dict(k=None, v=None), [], []
+        o = self.mtp_hidden(hidden[:pos], ids[1:pos + 1], state)[-1]
+        for j in range(count):
+            token, margin = draw(o @ self.head.T, pos + 1 + j)
+            drafts.append(token)
+            margins.append(min([margin] + margins[-1:]))
+            o = self.mtp_hidden(o[None], [token], state)[-1]
+        return drafts, margins
 
     def greedy(self, last, state, count):
         ids, margin = [], np.inf

@@ -69,10 +69,12 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
     m->lim.slots = streams;
     m->lim.pages = pages;
     m->lim.pages_per_slot = ceil_div_u32(context, KV_PAGE_TOKENS);
-    // A round must hold a row of every stream and one more of a prompt.
-    m->lim.rows_max = max_u32(max_u32(b->round_rows_max, streams + 1), ENGINE_WINDOW_ROWS_MAX);
+    // A round must hold the window of every stream, so that nobody's depends on a neighbour's, and one row more of a prompt.
+    uint32_t windows = streams * m->window_rows;
+    m->lim.rows_max =
+        max_u32(max_u32(b->round_rows_max, max_u32(streams, windows) + 1), ENGINE_WINDOW_ROWS_MAX);
     m->lim.head_rows_max = min_u32(m->lim.rows_max, HEAD_ROWS_MAX);
-    m->lim.record_rows_max = ENGINE_WINDOW_ROWS_MAX;
+    m->lim.record_rows_max = max_u32(ENGINE_WINDOW_ROWS_MAX, windows);
     r->rows_max = m->lim.rows_max;
     r->picks_max = m->lim.rows_max;
     r->runs_max = streams;
@@ -165,22 +167,31 @@ static uint32_t fit_streams(const struct ask *a, uint32_t context) {
     return streams;
 }
 
+// The target's keys and values and a drafter's share the numbers of pages.
+static uint64_t most_pages(const struct ask *a, uint32_t streams, uint32_t context, uint64_t high) {
+    uint64_t low = 0;
+    high = min_u64(high, UINT32_MAX / 2);
+    while (low < high) {
+        uint64_t mid = low + (high - low + 1) / 2;
+        if (measure(a->b, a->m, a->r, streams, context, (uint32_t)mid) <= a->room)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
 // As many pages as have room, up to a whole context for every stream.
 static int fit(const struct ask *a, struct err *e) {
     uint32_t context = a->c->context_max ? a->c->context_max : a->m->cfg->max_position;
     uint32_t streams = fit_streams(a, context);
-    uint64_t page = model_kv_page_bytes(a->m);
-    // No pages take the least there is; page sizes are multiples of it.
-    uint64_t fixed = measure(a->b, a->m, a->r, streams, context, 0) - CARVE_ALIGN;
-    assert(page % CARVE_ALIGN == 0);
     uint32_t one = pages_of(context);
-    uint64_t pages = (uint64_t)one * streams;
-    if (page) pages = min_u64(pages, a->room > fixed ? (a->room - fixed) / page : 0);
+    uint64_t pages = most_pages(a, streams, context, (uint64_t)one * streams);
     if (pages < one && !a->c->context_max) {
         one = (uint32_t)pages;
         context = min_u32(context, one * KV_PAGE_TOKENS);
     }
-    if (pages < one || one == 0 || fixed > a->room) return refuse(a, context, e);
+    if (pages < one || one == 0) return refuse(a, context, e);
     set_limits(a->b, a->m, a->r, streams, context, (uint32_t)min_u64(pages, UINT32_MAX / 2));
     model_measure_work(a->m);
     return ST_OK;

@@ -6,7 +6,7 @@
 
 #include "kernels/types.h"
 
-enum { CARVE_REGIONS_MAX = 16, CARVE_ALIGN = 256 };
+enum { CARVE_REGIONS_MAX = 24, CARVE_ALIGN = 256 };
 
 struct carve_region {
     const char *name; // a literal

@@ -322,7 +322,7 @@ static void count_tensor(struct checkpoint_info *info, const struct safetensors_
     info->total_bytes += t->bytes;
     if (vision) {
         info->vision_tensors++;
-    } else if (has_prefix(t->name, "mtp.")) {
+    } else if (has_prefix(t->name, CHECKPOINT_MTP_PREFIX)) {
         info->mtp_tensors++;
         info->mtp_bytes += t->bytes;
     } else if (head || has_prefix(t->name, info->text_prefix)) {
@@ -341,7 +341,7 @@ static bool has_single(const struct checkpoint *c, uint32_t layer) {
 
 static void count_experts(struct checkpoint *c) {
     for (uint32_t i = 0; c->config.moe && i < c->config.layers; i++) {
-        bool packed = checkpoint_experts(c, i) == CHECKPOINT_EXPERTS_PACKED;
+        bool packed = checkpoint_experts(c, c->info.text_prefix, i) == CHECKPOINT_EXPERTS_PACKED;
         c->info.packed_layers += packed;
         c->info.single_layers += !packed;
         c->info.both_layers += packed && has_single(c, i);
@@ -411,15 +411,30 @@ const struct safetensors_tensor *checkpoint_find(const struct checkpoint *c, con
     return hit ? *hit : NULL;
 }
 
-const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, const char *fmt, ...) {
+static const struct safetensors_tensor *vfind(const struct checkpoint *c, const char *prefix,
+                                              const char *fmt, va_list ap) {
     struct strbuf b = {0};
-    va_list ap;
-    strbuf_add_str(&b, c->info.text_prefix);
-    va_start(ap, fmt);
+    strbuf_add_str(&b, prefix);
     strbuf_vprintf(&b, fmt, ap);
-    va_end(ap);
     const struct safetensors_tensor *t = checkpoint_find(c, strbuf_str(&b));
     strbuf_fini(&b);
+    return t;
+}
+
+const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    const struct safetensors_tensor *t = vfind(c, c->info.text_prefix, fmt, ap);
+    va_end(ap);
+    return t;
+}
+
+const struct safetensors_tensor *checkpoint_under(const struct checkpoint *c, const char *prefix,
+                                                  const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    const struct safetensors_tensor *t = vfind(c, prefix, fmt, ap);
+    va_end(ap);
     return t;
 }
 
@@ -431,10 +446,11 @@ const char *checkpoint_head_key(const struct checkpoint *c) {
     return c->head_key;
 }
 
-enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer) {
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, const char *prefix,
+                                           uint32_t layer) {
     // Either half will do: the missing one is then asked for by name.
-    bool packed = checkpoint_text(c, "layers.%u.mlp.experts.gate_up_proj", layer) ||
-                  checkpoint_text(c, "layers.%u.mlp.experts.down_proj", layer);
+    bool packed = checkpoint_under(c, prefix, "layers.%u.mlp.experts.gate_up_proj", layer) ||
+                  checkpoint_under(c, prefix, "layers.%u.mlp.experts.down_proj", layer);
     return packed ? CHECKPOINT_EXPERTS_PACKED : CHECKPOINT_EXPERTS_SINGLE;
 }
 

@@ -49,15 +49,22 @@ const struct checkpoint_info *checkpoint_info(const struct checkpoint *c);
 const struct safetensors_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 const struct safetensors_tensor *checkpoint_text(const struct checkpoint *c, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+// The same behind another prefix ("mtp.").
+const struct safetensors_tensor *checkpoint_under(const struct checkpoint *c, const char *prefix,
+                                                  const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 // The head: lm_head.trellis, else lm_head.weight, or the embedding when tied. Key: for checkpoint_linear, "lm_head".
 const struct safetensors_tensor *checkpoint_head(const struct checkpoint *c);
 const char *checkpoint_head_key(const struct checkpoint *c);
 
 /* How a layer holds its routed experts: all of them in experts.gate_up_proj [X, 2 I, D] (rows 0 .. I-1 gate, then up) and
  * experts.down_proj [X, D, I], or each in experts.e.gate_proj.weight, .up_proj.weight and .down_proj.weight. One file may
- * hold both forms, so it is looked up layer by layer; a layer with both is taken as packed, the published form. */
+ * hold both forms, so it is looked up layer by layer; a layer with both is taken as packed, the published form.
+ * prefix: the text tower's, or "mtp.". */
+#define CHECKPOINT_MTP_PREFIX "mtp."
 enum checkpoint_experts { CHECKPOINT_EXPERTS_SINGLE, CHECKPOINT_EXPERTS_PACKED };
-enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, uint32_t layer);
+enum checkpoint_experts checkpoint_experts(const struct checkpoint *c, const char *prefix,
+                                           uint32_t layer);
 
 // All tensors of the checkpoint, by name.
 uint32_t checkpoint_count(const struct checkpoint *c);
@@ -66,6 +73,9 @@ const struct safetensors_tensor *checkpoint_at(const struct checkpoint *c, uint3
 // Every tensor that a text model of this config needs is there, with its shape and as BF16, F16 or F32; linears may be
 // EXL3 (checkpoint_linear.h). ST_UNSUPPORTED for other quantised tensors.
 int checkpoint_check_shapes(const struct checkpoint *c, struct err *e);
+// The same for the MTP head: one layer of full attention with the target's sizes, fc and norms, and nothing else under
+// mtp. The tensors say whether there is one, not the config. ST_UNSUPPORTED: none, or one of another make.
+int checkpoint_check_mtp(const struct checkpoint *c, struct err *e);
 
 /* Identity of the weights, for fingerprints: SHA-256 over config.json, then for each file in the order of their names:
  * its length, its safetensors header, and CHECKPOINT_DIGEST_PAGES pages of its data spread evenly from the first byte

@@ -1,13 +1,17 @@
 /* drafter: a source of ids that may follow a stream's last one. What it proposes changes no reply, only how many rows of
  * a round are kept, so its arithmetic is free (docs/exactness.md); but the same calls give the same ids, always.
  *
- * A drafter keeps a state per slot. The engine tells it of every committed row of every stream, in order and once
+ * A drafter keeps a state per slot. The engine tells it of every committed row of every stream that takes drafts, in order and once
  * (absorb), whichever drafter or none proposed it, and asks it for blocks (propose). Nothing that was proposed enters
  * its state before it was committed. A run at position 0 starts a slot anew.
  *
  * Memory: what it needs is carved out of the engine's arena like the model's own (carve.h: measured first, then for
- * real by the same code) and known before anything is loaded. Engine thread only. After load no call allocates or fails:
- * trouble of the device comes out of ops->sync. */
+ * real by the same code) and known before anything is loaded. The engine looks for the streams and the context that fit,
+ * so carve runs many times, each time with other numbers in *lim (and in model.lim: pages, pages_per_slot, slots):
+ * the drafter keeps the pointers and reads them in carve, never before. They stand still from load on. Keys per
+ * position of a stream need no room of slots * context: pages of its own, numbered as the target's, with model.page_table,
+ * grow with model.lim.pages. In absorb and propose the model's scratch, head_x and logits are free to use. Engine thread
+ * only. After load no call allocates or fails: trouble of the device comes out of ops->sync. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,7 +30,7 @@ struct draft_ask {
     uint32_t slot;
     uint32_t anchor; // the id drawn last, which no row was fed with yet
     uint32_t pos;    // its position: rows 0 .. pos - 1 are committed and were absorbed
-    uint32_t want;   // at most so many ids, 1 .. the drafter's ids_max
+    uint32_t want;   // at most so many ids, 1 .. ids_max; the stream has pages for their rows
     const struct sample_params
         *sampling; // for the noise that the draw at a position will use (kernels/sample/sample.h)
     uint32_t ret_count;              // 0 .. want
@@ -39,7 +43,7 @@ struct draft_rows {      // committed rows of one stream in the round last forwa
     uint32_t ids_count;  // at least pos + count; more where the id behind the last row is known
 };
 
-struct drafter_limits {
+struct drafter_limits {       // outlives the drafter
     uint32_t slots, rows_max; // of the engine, and of one forward of the target
     uint32_t context_max;     // rows of one stream
     uint64_t
@@ -74,5 +78,4 @@ struct drafter {
 int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                 const struct drafter_limits *lim, struct err *e);
 // The target's own MTP head. ST_UNSUPPORTED: its checkpoint has none, or one that cannot be run; e says which.
-int mtp_open(struct drafter *ret, const struct model *m, const struct drafter_limits *lim,
-             struct err *e);
+int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *lim, struct err *e);

@@ -64,6 +64,19 @@ static int take_memory(struct engine *eng, const struct engine_config *config, s
     }
 }
 
+// Drafts nobody asked for by name make room for the context; else the refusal says whether it is they that lack it.
+static int take_drafted_memory(struct engine *eng, const struct engine_config *config,
+                               struct err *e) {
+    struct err other = {0};
+    int st = take_memory(eng, config, e);
+    while (st == ST_NOMEM && drafts_shrink(&eng->drafts, config)) st = take_memory(eng, config, e);
+    if (st != ST_NOMEM || eng->drafts.rows_max == 1) return st;
+    drafts_off(&eng->drafts);
+    if (!budget_make(&eng->budget, &eng->model, &eng->round, config, 0, &other))
+        err_prefix(e, "with drafts ('%s'; without it would fit)", config->drafter);
+    return st;
+}
+
 // What the operations use, and, for tests, NaN wherever something must be written before it is read.
 static void prepare_block(struct engine *eng, const struct engine_config *config) {
     const uint32_t nan_bits = 0x7fc00000u;
@@ -88,10 +101,16 @@ static void make_streams(struct engine *eng) {
     eng->streams = mem_calloc(n, sizeof *eng->streams);
     eng->items = mem_calloc(n, sizeof *eng->items);
     eng->events = mem_calloc(n, sizeof *eng->events);
+    eng->kept = mem_calloc(n, sizeof *eng->kept);
+    drafts_make(&eng->drafts, n);
     for (uint32_t i = 0; i < n; i++) {
         eng->streams[i].slot = i;
         eng->streams[i].prompt_seen = mem_calloc(vocab, sizeof *eng->streams[i].prompt_seen);
         eng->streams[i].generated = mem_calloc(vocab, sizeof *eng->streams[i].generated);
+        eng->streams[i].logprobs =
+            mem_calloc(ENGINE_WINDOW_ROWS_MAX, sizeof *eng->streams[i].logprobs);
+        eng->streams[i].top = mem_calloc((size_t)ENGINE_WINDOW_ROWS_MAX * ENGINE_TOP_LOGPROBS_MAX,
+                                         sizeof *eng->streams[i].top);
     }
 }
 
@@ -176,7 +195,16 @@ static void fill_info(struct engine *eng) {
     info->rope_rule = m->rope.text;
     info->threads = cpu_pool_threads(eng->pool);
     info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+    info->draft_rule = eng->drafts.rule;
+    info->draft_rows = eng->drafts.rows_max;
+    info->drafter_bytes = eng->drafts.model_bytes;
     fill_memory(eng);
+}
+
+static int read_costs(struct engine *eng, const struct engine_config *config, struct err *e) {
+    char shape[COSTS_SHAPE_BYTES];
+    costs_shape(shape, &eng->info);
+    return drafts_read_costs(&eng->drafts, config, eng->ops.device, shape, e);
 }
 
 static int start(struct engine *eng, const struct engine_config *config, struct err *e) {
@@ -189,15 +217,18 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     if (st) return st;
     eng->model.scratch_disjoint = config->scratch_disjoint;
     eng->model.spoil_dead = config->spoil_dead;
-    st = take_memory(eng, config, e);
+    st = drafts_open(&eng->drafts, &eng->model, config, eng->ops.host_alloc != NULL, e);
+    if (!st) st = take_drafted_memory(eng, config, e);
     if (st) return st;
     prepare_block(eng, config);
     st = load_weights(eng, config, e);
+    if (!st && eng->drafts.has_model) st = eng->drafts.model.load(eng->drafts.model.self, e);
     if (!st) st = kvpool_new(&eng->kv, eng->budget.pages, e);
     if (st) return st;
     make_host(eng);
     fill_info(eng);
-    return eng->ops.sync(eng->ops.ctx, e);
+    st = read_costs(eng, config, e);
+    return st ? st : eng->ops.sync(eng->ops.ctx, e);
 }
 
 int engine_new(struct engine **ret, const struct engine_config *config, struct err *e) {
@@ -214,6 +245,7 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     eng->model.stale_conv = config->fault == ENGINE_FAULT_STALE_CONV;
     eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
     eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
+    eng->model.window_rope = config->fault == ENGINE_FAULT_WINDOW_ROPE;
     *ret = eng;
     return ST_OK;
 }
@@ -224,9 +256,12 @@ static void free_streams(struct engine *eng) {
         stream_wipe(&eng->streams[i]);
         free(eng->streams[i].prompt_seen);
         free(eng->streams[i].generated);
+        free(eng->streams[i].logprobs);
+        free(eng->streams[i].top);
     }
     free(eng->streams);
     free(eng->items);
+    free(eng->kept);
     free(eng->events);
 }
 
@@ -244,6 +279,7 @@ void engine_free(struct engine *eng) {
     free(eng->stop_ids);
     kvpool_free(eng->kv);
     round_fini(&eng->round);
+    drafts_close(&eng->drafts);
     model_fini(&eng->model);
     if (eng->block) eng->ops.free(eng->ops.ctx, eng->block, eng->block_bytes);
     free_host_rows(eng);
@@ -328,6 +364,7 @@ int engine_admit(struct engine *eng, const struct engine_request *r, struct stre
         stream_close(s);
         return st;
     }
+    drafts_begin(&eng->drafts, s, r->draft);
     s->handle = ++eng->handles;
     s->submit_us = mono_us();
     *ret = s;

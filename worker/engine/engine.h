@@ -14,6 +14,7 @@
 #include "kernels/sample/sample.h"
 
 struct cuda_driver;
+struct drafter;
 struct err;
 struct ops;
 struct engine; // defined in engine.c
@@ -31,7 +32,14 @@ struct engine_config {
         chunk_tokens; // prompt rows of one stream filled in one round; 0: default. Never changes a bit
     uint32_t round_rows_max; // rows of one forward; 0: default
     double memory_fraction;  // of what is free, for KV and states; 0: default
-    const char *kv;          // "auto", "f32", "bf16", "fp8" (e4m3)
+    const char *
+        drafter; // NULL or "none"; "auto": copies, and the checkpoint's MTP head where there is one; a folder
+    const char *draft_kinds; // NULL or "all"; else those allowed, of copy,mtp,dflash,dflash2
+    uint32_t
+        draft_rows;    // of one stream's window in a round, 2 .. ENGINE_WINDOW_ROWS_MAX; 0: default
+    const char *costs; // file (costs.h); NULL or "": what is built in
+    uint64_t drafter_quantize_min; // see drafter.h
+    const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
@@ -41,6 +49,8 @@ struct engine_config {
     const struct cuda_driver *driver;
     void (*on_ops)(void *arg, struct ops *o);
     void *on_ops_arg;
+    const struct drafter
+        *own_drafter; // instead of the one that `drafter`, which is not none, would open; copied
     // Planted faults for the tests that prove the equality suites can fail; 0: none.
     uint32_t fault;
 };
@@ -51,6 +61,7 @@ enum engine_fault {
     ENGINE_FAULT_STALE_CONV, // one DeltaNet layer reads a conv row of the chunk before last at a chunk border
     ENGINE_FAULT_SHORT_S, // a commit of windows passes one row too few to one DeltaNet layer's matrices
     ENGINE_FAULT_SHORT_CONV, // ... to its convolution
+    ENGINE_FAULT_WINDOW_ROPE, // rows of a window behind its first are rotated by one position too many
     ENGINE_FAULT_END,
 };
 
@@ -58,9 +69,19 @@ enum engine_fault {
 enum {
     ENGINE_TOP_LOGPROBS_MAX = 20, // as the OpenAI API has it
     ENGINE_STOP_IDS_MAX = 256,
-    ENGINE_WINDOW_ROWS_MAX = 32, // rows of the windows of one round
+    ENGINE_WINDOW_ROWS_MAX = 32, // rows of one stream's window; of all in engine_windows
     ENGINE_STREAMS_MAX = 1024,
     ENGINE_ROUND_ROWS_MAX = 8192,
+};
+
+// Where a draft came from, as the frames have them.
+enum engine_draft {
+    ENGINE_DRAFT_COPY,
+    ENGINE_DRAFT_MTP,
+    ENGINE_DRAFT_DFLASH,
+    ENGINE_DRAFT_DFLASH2,
+    ENGINE_DRAFT_TREE,
+    ENGINE_DRAFT_KINDS
 };
 
 struct engine_region { // a part of the device arena, for the start-up report
@@ -90,6 +111,9 @@ struct engine_info {
     uint64_t pinned_bytes; // of the host: staging and what the card reads in place; 0 on the CPU
     uint64_t device_free_bytes; // left on the card behind the arena; 0 on the CPU
     uint32_t streams_whole;     // streams of the longest context that fit at once
+    const char *draft_rule;     // where drafts come from, and why not from elsewhere
+    uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
+    uint64_t drafter_bytes;     // of the arena: the drafter's own
 };
 
 struct engine_thought { // a bound on the thought that the prompt ends in
@@ -111,7 +135,7 @@ struct engine_request { // everything is copied by engine_submit
     uint32_t stop_count;
     bool ignore_eos; // the vocabulary's stop ids (engine_set_vocab) are ordinary tokens
     bool logits_hash;
-    bool draft;
+    bool draft;                           // may have drafts; the reply is the same
     int32_t top_logprobs;                 // -1: none
     const struct engine_thought *thought; // NULL: no bound
     uint64_t tag;                         // the caller's, given back in every event
@@ -150,9 +174,8 @@ enum engine_finish {
 
 struct engine_event { // one stream's share of a round
     uint64_t handle, tag;
-    uint32_t first; // index of ids[0] among the stream's generated ids, given ones counted
-    const uint32_t
-        *ids; // ids_count drawn since the last event; none while the prompt is being filled
+    uint32_t first;      // index of ids[0] among the stream's generated ids, given ones counted
+    const uint32_t *ids; // ids_count drawn in this round; none while the prompt is being filled
     uint32_t ids_count;
     uint32_t filled;                  // prompt (and given) rows whose state exists
     const float *logprobs;            // of the ids, or NULL; then
@@ -162,6 +185,7 @@ struct engine_event { // one stream's share of a round
     // The rest stands only when finish is not ENGINE_RUNNING:
     uint32_t prompt_count, cached_count, completion_count;
     uint64_t queue_us, prefill_us, decode_us, rounds;
+    uint64_t drafted[ENGINE_DRAFT_KINDS], accepted[ENGINE_DRAFT_KINDS];
     uint64_t
         logits_hash; // over the bits of every row of logits that a token was drawn from, given ones counted
 };

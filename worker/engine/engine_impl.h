@@ -5,6 +5,7 @@
 #include "worker/engine/budget.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/drafts.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/kvpool.h"
 #include "worker/engine/model_qwen3_5.h"
@@ -30,6 +31,8 @@ struct engine {
     struct kvpool *kv;
     struct round round;
     struct sched sched;
+    struct drafts drafts;
+    struct run *kept; // [streams_max] of a round's runs, what stands
     uint32_t fault;
     bool failed; // the device; nothing but engine_free works
 

@@ -97,7 +97,7 @@ static int check_window(struct engine *eng, const struct engine_window *w, uint3
 
 static int check_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
                          struct err *e) {
-    uint32_t left = min_u32(eng->model.lim.record_rows_max, eng->round.rows_max);
+    uint32_t left = min_u32(ENGINE_WINDOW_ROWS_MAX, eng->round.rows_max);
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t k = 0; k < i; k++)
             if (w[k].handle == w[i].handle)
@@ -155,6 +155,7 @@ int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t c
         eng->round.runs[i].count = w[i].keep;
         engine_find(eng, w[i].handle)->rows += w[i].keep;
     }
+    drafts_absorb(&eng->drafts, eng->round.runs, count, eng->streams);
     model_commit(&eng->model, eng->round.runs, count);
     return eng->ops.sync(eng->ops.ctx, e);
 }

@@ -83,8 +83,12 @@ static uint64_t page_bytes(const struct model *m) {
     return (uint64_t)m->kv_width * KV_PAGE_TOKENS * dtype_bytes(m->lim.kv_dtype);
 }
 
+uint64_t model_kv_layer_page_bytes(const struct model *m) {
+    return page_bytes(m) * 2;
+}
+
 uint64_t model_kv_page_bytes(const struct model *m) {
-    return page_bytes(m) * 2 * m->full_layers;
+    return model_kv_layer_page_bytes(m) * m->full_layers;
 }
 
 // Of the MLP that every row goes through: the dense one, or the shared expert.
@@ -186,6 +190,7 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     if (m->ops->draw) carve_draws(m, c);
     carve_record(m, c);
     carve_taps(m, c);
+    if (m->carve_more) m->carve_more(m->carve_more_arg, c);
     if (m->work.scratch_bytes) {
         carve_begin(c, "operations' scratch");
         m->work_scratch = carve_take(c, m->work.scratch_bytes);
@@ -222,10 +227,9 @@ static void add_linear(struct model *m, devptr x, const struct weight *w, uint32
             .x = x, .rows = rows, .parts_count = 1, .parts = {{.w = *w, .y = m->h, .add = true}}});
 }
 
-static struct kv_view kv_of(const struct model *m, uint32_t full_idx) {
-    devptr k = m->kv + (uint64_t)full_idx * 2 * m->lim.pages * m->page_bytes;
-    return (struct kv_view){.k = k,
-                            .v = k + (uint64_t)m->lim.pages * m->page_bytes,
+struct kv_view model_kv_view(const struct model *m, devptr keys) {
+    return (struct kv_view){.k = keys,
+                            .v = keys + (uint64_t)m->lim.pages * page_bytes(m),
                             .table = m->page_table,
                             .pages_per_slot = m->lim.pages_per_slot,
                             .heads = m->cfg->kv_heads,
@@ -233,9 +237,12 @@ static struct kv_view kv_of(const struct model *m, uint32_t full_idx) {
                             .dtype = m->lim.kv_dtype};
 }
 
-static void attn_mixer(struct model *m, const struct attn_weights *w, const struct round *r,
-                       uint32_t full_idx) {
-    struct kv_view kv = kv_of(m, full_idx);
+static struct kv_view kv_of(const struct model *m, uint32_t full_idx) {
+    return model_kv_view(m, m->kv + (uint64_t)full_idx * 2 * m->lim.pages * m->page_bytes);
+}
+
+static void attn_mixer(struct model *m, const struct attn_weights *w, const struct kv_view *kv,
+                       const struct round *r) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
                                                       .rows = r->rows,
                                                       .parts_count = 3,
@@ -243,7 +250,7 @@ static void attn_mixer(struct model *m, const struct attn_weights *w, const stru
                                                                 {.w = w->k, .y = m->attn.k},
                                                                 {.w = w->v, .y = m->attn.v}}});
     m->ops->kv_append(m->ops->ctx, &(struct kv_append_args){.rows = round_rows(r),
-                                                            .kv = kv,
+                                                            .kv = *kv,
                                                             .qg = m->attn.qg,
                                                             .k = m->attn.k,
                                                             .v = m->attn.v,
@@ -254,7 +261,7 @@ static void attn_mixer(struct model *m, const struct attn_weights *w, const stru
                                                             .pairs = m->rope.pairs,
                                                             .eps = (float)m->cfg->rms_norm_eps});
     m->ops->attn(m->ops->ctx, &(struct attn_args){.rows = round_rows(r),
-                                                  .kv = kv,
+                                                  .kv = *kv,
                                                   .qg = m->attn.qg,
                                                   .out = m->attn.o,
                                                   .heads = m->cfg->heads,
@@ -452,32 +459,67 @@ static void tap_final(struct model *m, uint32_t rows) {
                                                         .eps = (float)m->cfg->rms_norm_eps});
 }
 
-void model_forward(struct model *m, const struct round *r) {
-    uint32_t full_idx = 0, delta_idx = 0;
-    round_write(r, m->ops);
-    m->ops->embed(
-        m->ops->ctx,
-        &(struct embed_args){.table = m->w.embed, .ids = r->dev_ids, .rows = r->rows, .x = m->h});
+// Planted: writes the positions of a window's rows behind its first one too high, for the rotation alone, or as they are.
+static void write_positions(struct model *m, const struct round *r, uint32_t more) {
+    for (uint32_t i = 0; i < r->runs_count; i++) {
+        const struct run *run = &r->runs[i];
+        for (uint32_t k = 1; run->record && k < run->count; k++) {
+            uint32_t pos = run->pos + k + more;
+            m->ops->write(m->ops->ctx, r->dev_pos + (run->row + k) * sizeof pos, &pos, sizeof pos);
+        }
+    }
+}
+
+void model_angles(struct model *m, const struct round *r) {
     m->ops->rope(m->ops->ctx, &(struct rope_args){.pos = r->dev_pos,
                                                   .freq = m->w.rope_freq,
                                                   .angles = m->angles,
                                                   .rows = r->rows,
                                                   .pairs = m->rope.pairs,
                                                   .scale = m->rope.scale});
+}
+
+static void mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
+    spoil(m);
+    rmsnorm(m, l->post_scale, rows);
+    if (m->cfg->moe)
+        moe_mlp(m, l, rows);
+    else
+        dense_mlp(m, l, rows);
+    spoil(m);
+}
+
+void model_attn_layer(struct model *m, const struct layer_weights *l, const struct kv_view *kv,
+                      const struct round *r) {
+    rmsnorm(m, l->in_scale, r->rows);
+    attn_mixer(m, &l->attn, kv, r);
+    mlp(m, l, r->rows);
+}
+
+static void delta_layer(struct model *m, const struct layer_weights *l, const struct round *r,
+                        uint32_t delta_idx) {
+    rmsnorm(m, l->in_scale, r->rows);
+    delta_mixer(m, &l->delta, r, delta_idx);
+    mlp(m, l, r->rows);
+}
+
+void model_forward(struct model *m, const struct round *r) {
+    uint32_t full_idx = 0, delta_idx = 0;
+    round_write(r, m->ops);
+    if (m->window_rope) write_positions(m, r, 1);
+    m->ops->embed(
+        m->ops->ctx,
+        &(struct embed_args){.table = m->w.embed, .ids = r->dev_ids, .rows = r->rows, .x = m->h});
+    model_angles(m, r);
+    if (m->window_rope) write_positions(m, r, 0);
     for (uint32_t i = 0; i < m->w.layers_count; i++) {
         const struct layer_weights *l = &m->w.layers[i];
-        rmsnorm(m, l->in_scale, r->rows);
-        if (l->full)
-            attn_mixer(m, &l->attn, r, full_idx++);
-        else
-            delta_mixer(m, &l->delta, r, delta_idx++);
-        spoil(m);
-        rmsnorm(m, l->post_scale, r->rows);
-        if (m->cfg->moe)
-            moe_mlp(m, l, r->rows);
-        else
-            dense_mlp(m, l, r->rows);
-        spoil(m);
+        if (l->full) {
+            struct kv_view kv = kv_of(m, full_idx++);
+            model_attn_layer(m, l, &kv, r);
+        } else {
+            delta_layer(m, l, r, delta_idx++);
+        }
         tap_layer(m, i, r->rows);
     }
     if (m->taps.final) tap_final(m, r->rows);

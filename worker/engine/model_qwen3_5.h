@@ -48,7 +48,8 @@ struct model {
         spoil_dead; // debug: rows that nobody may read again are filled with NaN between mixer and MLP and between layers
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
     bool short_s,
-        short_conv; // ... a commit passes its matrices, or its convolution, one row too few
+        short_conv;   // ... a commit passes its matrices, or its convolution, one row too few
+    bool window_rope; // ... rows of windows behind the first are rotated one position too far
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
     uint32_t full_layers, delta_layers;
@@ -80,9 +81,12 @@ struct model {
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     devptr work_scratch, work_counters;
-    struct model_taps taps;           // before model_carve
-    devptr tap_rows;                  // [taps.count][rows_max, D] f32
-    devptr tap_final;                 // [rows_max, D] f32
+    struct model_taps taps;                         // before model_carve
+    devptr tap_rows;                                // [taps.count][rows_max, D] f32
+    devptr tap_final;                               // [rows_max, D] f32
+    void (*carve_more)(void *arg, struct carve *c); // the drafter's memory; may be NULL
+    void *carve_more_arg;
+    uint32_t window_rows; // of one stream's window in a round of drafts; 0: there are none
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs, planted_runs;
 };
@@ -96,10 +100,18 @@ bool model_tied(const struct model *m); // the embedding is the head
 bool model_measure_work(struct model *m);
 void model_carve(struct model *m, struct carve *c, struct round *r);
 uint64_t model_kv_page_bytes(const struct model *m); // of a page in all layers, keys and values
+uint64_t model_kv_layer_page_bytes(const struct model *m); // in one layer
+// The cache of one layer, as the operations take it: keys of lim.pages pages at `keys`, the values behind them.
+struct kv_view model_kv_view(const struct model *m, devptr keys);
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);
 
 // Runs the rows of a round through all layers. States of runs without record advance.
 void model_forward(struct model *m, const struct round *r);
+// One layer of full attention more, for a drafter: r's rows in h, at the angles of their positions (model_angles). r's
+// tables are on the device.
+void model_attn_layer(struct model *m, const struct layer_weights *l, const struct kv_view *kv,
+                      const struct round *r);
+void model_angles(struct model *m, const struct round *r);
 // Logits of picks first .. first + count - 1 of the round last forwarded, into m->logits [count, V].
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count);
 // Advances the states of recorded runs by the rows each keeps. runs: slot, pos and record as in the round; count: kept.

@@ -3,6 +3,7 @@
 #include "common/num.h"
 #include "kernels/ops.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/engine.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
@@ -28,7 +29,7 @@ static void plan_streams(struct model *m, struct round *r, const uint32_t *ids, 
 }
 
 static void plan_window(struct model *m, struct round *r, const uint32_t *ids) {
-    struct run run = {.pos = 1, .count = m->lim.record_rows_max, .record = 1};
+    struct run run = {.pos = 1, .count = ENGINE_WINDOW_ROWS_MAX, .record = 1};
     round_reset(r);
     round_add(r, 0, 1, ids, run.count, true);
     model_forward(m, r);

@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "worker/engine/budget.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/drafts.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
@@ -43,14 +44,17 @@ int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
     struct model m = {0};
     struct budget b;
     struct round r = {0};
+    struct drafts d = {0};
     int st = ops_cuda_plan_open(&ops, a->sm, a->room, a->unified, e);
     if (!st) st = checkpoint_open(&ckpt, a->config->model_dir, e);
     if (!st) st = model_init(&m, &ops, ckpt, e);
     if (!st) {
         m.scratch_disjoint = a->config->scratch_disjoint;
-        st = budget_make(&b, &m, &r, a->config, 0, e);
+        st = drafts_open(&d, &m, a->config, true, e);
     }
+    if (!st) st = budget_make(&b, &m, &r, a->config, 0, e);
     if (!st) fill(ret, &m, &r, &b, a);
+    drafts_close(&d);
     model_fini(&m);
     checkpoint_close(ckpt);
     ops_close(&ops);

@@ -7,7 +7,7 @@
 static uint32_t pick_decoding(struct sched_item *items, uint32_t count) {
     uint32_t rows = 0;
     for (uint32_t i = 0; i < count; i++) {
-        items[i].ret_rows = items[i].decoding && items[i].pending ? 1 : 0;
+        items[i].ret_rows = items[i].decoding ? items[i].pending : 0;
         rows += items[i].ret_rows;
     }
     return rows;

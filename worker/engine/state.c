@@ -14,7 +14,15 @@ struct engine_state {
     bool logits_hash;
     uint64_t hash; // over the rows of logits up to here
     void *bytes;   // model_state_bytes
+    void *drafter; // the drafter's; NULL: it did not follow this stream
 };
+
+static void save_drafter(struct engine *eng, const struct stream *s, struct engine_state *state) {
+    const struct drafter *d = &eng->drafts.model;
+    if (!eng->drafts.slots[s->slot].model) return;
+    state->drafter = mem_alloc(d->state_bytes(d->self, s->rows));
+    d->state_read(d->self, s->slot, s->rows, state->drafter);
+}
 
 int engine_state_save(struct engine *eng, uint64_t handle, struct engine_state **ret,
                       struct err *e) {
@@ -35,6 +43,7 @@ int engine_state_save(struct engine *eng, uint64_t handle, struct engine_state *
                                    .hash = s->hash,
                                    .bytes = p};
     memcpy(state->ids, s->ids, s->rows * sizeof *s->ids);
+    save_drafter(eng, s, state);
     model_state_read(&eng->model, s->slot, s->pages, s->rows, p);
     int st = eng->ops.sync(eng->ops.ctx, e);
     if (st) {
@@ -49,6 +58,7 @@ void engine_state_free(struct engine_state *s) {
     if (!s) return;
     free(s->ids);
     free(s->bytes);
+    free(s->drafter);
     free(s);
 }
 
@@ -86,6 +96,11 @@ int engine_submit_from(struct engine *eng, const struct engine_state *s,
     if (st) return st;
     model_state_write(&eng->model, stream->slot, stream->pages, s->rows, s->bytes);
     stream->rows = stream->cached = s->rows;
+    // Without what the drafter keeps of these rows it cannot follow the stream; copies can.
+    bool *follows = &eng->drafts.slots[stream->slot].model;
+    *follows &= s->drafter != NULL;
+    if (*follows)
+        eng->drafts.model.state_write(eng->drafts.model.self, stream->slot, s->rows, s->drafter);
     if (s->rows >= r->prompt_count) stream->hash = s->hash;
     *ret_handle = stream->handle;
     return ST_OK;

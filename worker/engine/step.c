@@ -39,8 +39,10 @@ static void pick_rows(struct engine *eng, const struct stream *s, uint32_t row, 
 // Fills eng->round with the rows whose turn it is.
 static uint32_t plan_round(struct engine *eng) {
     uint32_t n = eng->budget.streams_max;
+    drafts_propose(&eng->drafts, eng->streams);
     for (uint32_t i = 0; i < n; i++)
-        eng->items[i] = (struct sched_item){.pending = stream_pending(&eng->streams[i]),
+        eng->items[i] = (struct sched_item){.pending = stream_pending(&eng->streams[i]) +
+                                                       eng->drafts.slots[i].count,
                                             .decoding = stream_decoding(&eng->streams[i])};
     uint32_t rows =
         sched_pick(&eng->sched, eng->items, n, eng->round.rows_max, eng->budget.chunk_tokens);
@@ -49,7 +51,9 @@ static uint32_t plan_round(struct engine *eng) {
         const struct stream *s = &eng->streams[i];
         uint32_t count = eng->items[i].ret_rows;
         if (!count) continue;
-        uint32_t row = round_add(&eng->round, i, s->rows, s->ids + s->rows, count, false);
+        uint32_t drafts = eng->drafts.slots[i].count;
+        const uint32_t *ids = drafts ? eng->drafts.slots[i].ids : s->ids + s->rows;
+        uint32_t row = round_add(&eng->round, i, s->rows, ids, count, drafts > 0);
         pick_rows(eng, s, row, count);
     }
     return rows;
@@ -76,10 +80,12 @@ static void draw_unit(void *arg, uint32_t unit, uint32_t thread) {
     const struct draw_job *j = arg;
     struct engine *eng = j->eng;
     const struct pick_group *g = &eng->groups[unit];
-    for (uint32_t i = g->first; i < g->first + g->count; i++)
-        stream_row(&eng->streams[g->slot], &eng->vocab,
-                   eng->round.pos[eng->round.picks[j->first + i]], logits_row(eng, i),
-                   eng->samplers[thread]);
+    struct stream *s = &eng->streams[g->slot];
+    for (uint32_t i = g->first; i < g->first + g->count; i++) {
+        uint32_t row = eng->round.picks[j->first + i], pos = eng->round.pos[row];
+        if (!stream_stands(s, pos, eng->round.ids[row])) return;
+        stream_row(s, &eng->vocab, pos, logits_row(eng, i), eng->samplers[thread]);
+    }
 }
 
 static struct stream *pick_stream(struct engine *eng, uint32_t pick) {
@@ -110,9 +116,11 @@ static void draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
                                         .rows_count = count,
                                         .vocab = eng->vocab.size});
     o->read(o->ctx, eng->drawn, m->draw_ids, count * sizeof *eng->drawn);
-    for (uint32_t i = 0; i < count; i++)
-        stream_drawn(pick_stream(eng, first + i), eng->round.pos[eng->round.picks[first + i]],
-                     eng->drawn[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t row = eng->round.picks[first + i], pos = eng->round.pos[row];
+        struct stream *s = pick_stream(eng, first + i);
+        if (stream_stands(s, pos, eng->round.ids[row])) stream_drawn(s, pos, eng->drawn[i]);
+    }
 }
 
 static void draw(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
@@ -136,7 +144,8 @@ static void count_times(struct stream *s, uint64_t start_us, uint64_t now_us) {
     if (!s->first_us && s->count > s->prompt_count + s->given_count) s->first_us = now_us;
 }
 
-static void fill_end(struct engine_event *ev, const struct stream *s, uint64_t now_us) {
+static void fill_end(struct engine_event *ev, const struct stream *s, const struct draft_slot *d,
+                     uint64_t now_us) {
     uint64_t start = s->start_us ? s->start_us : now_us, first = s->first_us ? s->first_us : now_us;
     ev->prompt_count = s->prompt_count;
     ev->cached_count = s->cached;
@@ -146,6 +155,8 @@ static void fill_end(struct engine_event *ev, const struct stream *s, uint64_t n
     ev->decode_us = now_us - first;
     ev->rounds = s->rounds;
     ev->logits_hash = s->hash;
+    memcpy(ev->drafted, d->drafted, sizeof ev->drafted);
+    memcpy(ev->accepted, d->accepted, sizeof ev->accepted);
 }
 
 static void add_event(struct engine *eng, struct engine_round *ret, struct stream *s,
@@ -163,20 +174,43 @@ static void add_event(struct engine *eng, struct engine_round *ret, struct strea
         .stop_id = stream_done(s) ? s->stop_id : -1,
     };
     if (s->top_logprobs >= 0 && ev->ids_count) {
-        ev->logprobs = &s->logprob;
+        ev->logprobs = s->logprobs;
         ev->top = s->top;
     }
     s->emitted = generated;
-    if (ev->finish) fill_end(ev, s, now_us);
+    if (ev->finish) fill_end(ev, s, &eng->drafts.slots[s->slot], now_us);
 }
 
-// Rows are committed, events made, ended streams released (their ids stay readable until the next call).
+// How many rows of a run stand: in a window, those that an id was drawn from, or that broke.
+static uint32_t rows_kept(const struct stream *s, const struct run *run) {
+    if (!run->record) return run->count;
+    return s->count - run->pos - 1 + (s->finish == ENGINE_FINISH_BROKEN ? 1 : 0);
+}
+
+// Rows that stand become the streams'; the states of windows follow, and the drafter is told.
+static void commit_rows(struct engine *eng) {
+    const struct round *r = &eng->round;
+    uint32_t windows = 0, all = 0;
+    for (uint32_t i = 0; i < r->runs_count; i++) {
+        struct run run = r->runs[i];
+        struct stream *s = &eng->streams[run.slot];
+        run.count = rows_kept(s, &run);
+        if (run.record) drafts_settle(&eng->drafts, s, run.count);
+        s->rows += run.count;
+        if (!stream_done(s)) eng->kept[all++] = run; // else nobody reads its state any more
+    }
+    drafts_absorb(&eng->drafts, eng->kept, all, eng->streams);
+    for (uint32_t i = 0; i < all; i++)
+        if (eng->kept[i].record) eng->kept[windows++] = eng->kept[i];
+    if (windows) model_commit(&eng->model, eng->kept, windows);
+}
+
+// Events made, ended streams released (their ids stay readable until the next call).
 static void finish_round(struct engine *eng, struct engine_round *ret, uint64_t start_us) {
     uint64_t now_us = mono_us();
     for (uint32_t i = 0; i < eng->budget.streams_max; i++) {
         struct stream *s = &eng->streams[i];
         uint32_t fed = eng->items[i].ret_rows;
-        s->rows += fed;
         if (fed) count_times(s, start_us, now_us);
         if (!fed && !stream_done(s)) continue;
         add_event(eng, ret, s, now_us);
@@ -198,6 +232,7 @@ int engine_step(struct engine *eng, struct engine_round *ret, struct err *e) {
     if (round.rows) {
         int st = engine_forward(eng, draw, NULL, e);
         if (st) return st;
+        commit_rows(eng);
         eng->rounds++;
     }
     round.round = eng->rounds;

@@ -111,6 +111,8 @@ int stream_open(struct stream *s, const struct engine_request *r, const struct s
     stream_wipe(s);
     uint8_t *seen = s->prompt_seen;
     uint32_t *generated = s->generated;
+    float *logprobs = s->logprobs;
+    struct sample_logprob *top = s->top;
     *s = (struct stream){.live = true,
                          .tag = r->tag,
                          .slot = s->slot,
@@ -123,7 +125,9 @@ int stream_open(struct stream *s, const struct engine_request *r, const struct s
                          .top_logprobs = r->top_logprobs,
                          .stop_id = -1,
                          .prompt_seen = seen,
-                         .generated = generated};
+                         .generated = generated,
+                         .logprobs = logprobs,
+                         .top = top};
     copy_stops(s, r, v);
     copy_ids(s, r);
     copy_sampling(s, &r->sampling);
@@ -158,6 +162,10 @@ bool stream_decoding(const struct stream *s) {
 bool stream_wants_logits(const struct stream *s, uint32_t pos) {
     if (pos + 1 < s->prompt_count) return false;
     return pos + 1 < s->count ? s->logits_hash : true;
+}
+
+bool stream_stands(const struct stream *s, uint32_t pos, uint32_t id) {
+    return pos < s->count && s->ids[pos] == id && (pos + 1 < s->count || !s->finish);
 }
 
 bool stream_done(const struct stream *s) {
@@ -201,8 +209,10 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
     bool closes = s->in_thought && s->count - s->prompt_count >= s->thought.budget;
     uint32_t id = closes ? s->thought.close_id
                          : sample_draw(sampler, logits, &s->sampling, &counts, &mask, pos + 1);
+    uint32_t untold = s->count - s->prompt_count - s->emitted;
     if (s->top_logprobs >= 0)
-        sample_logprobs(sampler, logits, id, (uint32_t)s->top_logprobs, &s->logprob, s->top);
+        sample_logprobs(sampler, logits, id, (uint32_t)s->top_logprobs, &s->logprobs[untold],
+                        &s->top[untold * (uint32_t)s->top_logprobs]);
     stream_append(s, id);
 }
 
@@ -211,7 +221,7 @@ bool stream_plain(const struct stream *s) {
     bool best = p->temperature < SAMPLE_TEMPERATURE_MIN || p->top_k == 1;
     bool early = s->count - s->prompt_count < s->min_tokens && s->stops_count;
     bool changed = p->bias_count || p->repetition != 1 || p->presence != 0 || p->frequency != 0;
-    return !s->logits_hash && s->top_logprobs < 0 && !early && !changed &&
+    return !s->logits_hash && !s->in_thought && s->top_logprobs < 0 && !early && !changed &&
            (best || (p->top_k == 0 && p->top_p >= 1));
 }
 

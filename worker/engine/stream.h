@@ -48,8 +48,8 @@ struct stream {
     // Of the slot, kept from stream to stream (all zero between them): [vocab] each.
     uint8_t *prompt_seen;
     uint32_t *generated;
-    float logprob; // of the id drawn last
-    struct sample_logprob top[ENGINE_TOP_LOGPROBS_MAX];
+    float *logprobs;            // [ENGINE_WINDOW_ROWS_MAX] of the ids drawn since the last event
+    struct sample_logprob *top; // [.., top_logprobs]; rooms of ENGINE_TOP_LOGPROBS_MAX
 };
 
 // ST_INVAL names the field, what was wanted and what was found.
@@ -68,6 +68,9 @@ uint32_t stream_pending(const struct stream *s); // rows that could be fed now
 bool stream_decoding(const struct stream *s);    // past its prompt and given ids
 bool stream_wants_logits(const struct stream *s, uint32_t pos);
 bool stream_done(const struct stream *s); // has its last id, and nothing more to feed
+// Whether the row at pos, fed with id, is one of the stream's: rows of a window are until the first that was fed with
+// another id than was drawn for it, and until the reply's end.
+bool stream_stands(const struct stream *s, uint32_t pos, uint32_t id);
 // Takes the logits of the row at pos: into the hash, and into a draw if the next id is not known.
 void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, const float *logits,
                 struct sample *sampler);

@@ -20,8 +20,9 @@
 enum vector_kind { VECTOR_PLAIN, VECTOR_ONE_PLUS, VECTOR_NEG_EXP, VECTOR_CONV, VECTOR_HALF };
 
 struct visit {
-    struct weights *w;
+    struct weights *w; // NULL: of the MTP head alone
     const struct checkpoint *c;
+    const char *prefix; // of the layers' names
     const struct ops *ops;
     struct carve *carve; // first pass; NULL in the second
     const struct weights_load *load;
@@ -44,7 +45,7 @@ static void touch(const void *p, uint64_t bytes) {
 
 static void count_done(struct visit *v, uint64_t bytes) {
     v->done_bytes += bytes;
-    if (v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
+    if (v->w && v->load->on_load) v->load->on_load(v->load->arg, v->done_bytes, v->w->bytes);
 }
 
 // Where a whole tensor stands on the device. First pass: carved, or 0; second: filled, room being what the first gave.
@@ -107,7 +108,7 @@ static void vector_of(struct visit *v, devptr *ret, const struct safetensors_ten
 }
 
 static const struct safetensors_tensor *find(struct visit *v, uint32_t layer, const char *name) {
-    return checkpoint_text(v->c, "layers.%u.%s", layer, name);
+    return checkpoint_under(v->c, v->prefix, "layers.%u.%s", layer, name);
 }
 
 // An EXL3 weight's factors of inputs or outputs: as they stand, or unpacked from their signs. room: as in place.
@@ -144,28 +145,28 @@ static void linear_of(struct visit *v, struct weight *ret, const char *key) {
     if (l.bias) vector_of(v, &q->bias, l.bias, VECTOR_HALF);
 }
 
-static void text_linear(struct visit *v, struct weight *ret, uint32_t layer, const char *name) {
+static void layer_linear(struct visit *v, struct weight *ret, uint32_t layer, const char *name) {
     struct strbuf key = {0};
-    strbuf_printf(&key, "%slayers.%u.%s", checkpoint_info(v->c)->text_prefix, layer, name);
+    strbuf_printf(&key, "%slayers.%u.%s", v->prefix, layer, name);
     linear_of(v, ret, strbuf_str(&key));
     strbuf_fini(&key);
 }
 
 static void visit_attn(struct visit *v, uint32_t i, struct attn_weights *a) {
-    text_linear(v, &a->q, i, "self_attn.q_proj");
-    text_linear(v, &a->k, i, "self_attn.k_proj");
-    text_linear(v, &a->v, i, "self_attn.v_proj");
-    text_linear(v, &a->o, i, "self_attn.o_proj");
+    layer_linear(v, &a->q, i, "self_attn.q_proj");
+    layer_linear(v, &a->k, i, "self_attn.k_proj");
+    layer_linear(v, &a->v, i, "self_attn.v_proj");
+    layer_linear(v, &a->o, i, "self_attn.o_proj");
     vector_of(v, &a->q_scale, find(v, i, "self_attn.q_norm.weight"), VECTOR_ONE_PLUS);
     vector_of(v, &a->k_scale, find(v, i, "self_attn.k_norm.weight"), VECTOR_ONE_PLUS);
 }
 
 static void visit_delta(struct visit *v, uint32_t i, struct delta_weights *d) {
-    text_linear(v, &d->qkv, i, "linear_attn.in_proj_qkv");
-    text_linear(v, &d->z, i, "linear_attn.in_proj_z");
-    text_linear(v, &d->b, i, "linear_attn.in_proj_b");
-    text_linear(v, &d->a, i, "linear_attn.in_proj_a");
-    text_linear(v, &d->out, i, "linear_attn.out_proj");
+    layer_linear(v, &d->qkv, i, "linear_attn.in_proj_qkv");
+    layer_linear(v, &d->z, i, "linear_attn.in_proj_z");
+    layer_linear(v, &d->b, i, "linear_attn.in_proj_b");
+    layer_linear(v, &d->a, i, "linear_attn.in_proj_a");
+    layer_linear(v, &d->out, i, "linear_attn.out_proj");
     vector_of(v, &d->conv, find(v, i, "linear_attn.conv1d.weight"), VECTOR_CONV);
     vector_of(v, &d->neg_a, find(v, i, "linear_attn.A_log"), VECTOR_NEG_EXP);
     vector_of(v, &d->dt_bias, find(v, i, "linear_attn.dt_bias"), VECTOR_PLAIN);
@@ -201,7 +202,7 @@ static void visit_expert(struct visit *v, uint32_t i, uint32_t e, struct expert 
     } parts[] = {{"gate_proj", &x->gate}, {"up_proj", &x->up}, {"down_proj", &x->down}};
     for (int k = 0; k < 3; k++) {
         snprintf(name, sizeof name, "mlp.experts.%u.%s", e, parts[k].end);
-        text_linear(v, parts[k].w, i, name);
+        layer_linear(v, parts[k].w, i, name);
     }
 }
 
@@ -209,10 +210,10 @@ static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
     uint32_t count = checkpoint_config(v->c)->experts;
     matrix_of(v, &l->moe.router, find(v, i, "mlp.gate.weight"));
     matrix_of(v, &l->moe.shared_gate, find(v, i, "mlp.shared_expert_gate.weight"));
-    text_linear(v, &l->gate, i, "mlp.shared_expert.gate_proj");
-    text_linear(v, &l->up, i, "mlp.shared_expert.up_proj");
-    text_linear(v, &l->down, i, "mlp.shared_expert.down_proj");
-    if (checkpoint_experts(v->c, i) == CHECKPOINT_EXPERTS_PACKED)
+    layer_linear(v, &l->gate, i, "mlp.shared_expert.gate_proj");
+    layer_linear(v, &l->up, i, "mlp.shared_expert.up_proj");
+    layer_linear(v, &l->down, i, "mlp.shared_expert.down_proj");
+    if (checkpoint_experts(v->c, v->prefix, i) == CHECKPOINT_EXPERTS_PACKED)
         visit_packed(v, i, l->moe.experts);
     else
         for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
@@ -224,9 +225,9 @@ static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
 }
 
 static void visit_mlp(struct visit *v, uint32_t i, struct layer_weights *l) {
-    text_linear(v, &l->gate, i, "mlp.gate_proj");
-    text_linear(v, &l->up, i, "mlp.up_proj");
-    text_linear(v, &l->down, i, "mlp.down_proj");
+    layer_linear(v, &l->gate, i, "mlp.gate_proj");
+    layer_linear(v, &l->up, i, "mlp.up_proj");
+    layer_linear(v, &l->down, i, "mlp.down_proj");
 }
 
 static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
@@ -236,7 +237,7 @@ static void visit_layer(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_attn(v, i, &l->attn);
     else
         visit_delta(v, i, &l->delta);
-    if (v->w->experts)
+    if (l->moe.experts)
         visit_moe(v, i, l);
     else
         visit_mlp(v, i, l);
@@ -305,14 +306,102 @@ void weights_carve(struct weights *w, const struct checkpoint *c, const struct o
     }
     uint64_t before = carve->used;
     w->rope_freq = carve_take(carve, rope_pairs * sizeof(float));
-    visit_all(&(struct visit){.w = w, .c = c, .ops = ops, .carve = carve});
+    visit_all(&(struct visit){
+        .w = w, .c = c, .prefix = checkpoint_info(c)->text_prefix, .ops = ops, .carve = carve});
     w->room = carve->used - before;
 }
 
 int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                  const struct weights_load *load, struct err *e) {
-    visit_all(&(struct visit){.w = w, .c = c, .ops = ops, .load = load});
+    visit_all(&(struct visit){
+        .w = w, .c = c, .prefix = checkpoint_info(c)->text_prefix, .ops = ops, .load = load});
     ops->write(ops->ctx, w->rope_freq, load->rope_freq, load->rope_pairs * sizeof(float));
     if (load->on_load) load->on_load(load->arg, w->bytes, w->bytes);
     return ops->sync(ops->ctx, e);
+}
+
+// Columns first .. first + cols - 1 of a plain matrix, at `room`.
+static void put_columns(struct visit *v, devptr room, const struct safetensors_tensor *t,
+                        uint64_t first, uint64_t cols) {
+    uint64_t rows = t->dims[0], size = dtype_bytes(dtype_of(t));
+    char *p = mem_alloc(rows * cols * size);
+    for (uint64_t i = 0; i < rows; i++)
+        memcpy(p + i * cols * size, (const char *)t->data + (i * t->dims[1] + first) * size,
+               cols * size);
+    v->ops->write(v->ops->ctx, room, p, rows * cols * size);
+    free(p);
+}
+
+static void plain_halves(struct visit *v, struct weight ret[2],
+                         const struct safetensors_tensor *t) {
+    uint64_t rows = t->dims[0], cols = t->dims[1] / 2;
+    for (uint64_t i = 0; i < 2; i++) {
+        struct weight *w = &ret[i];
+        *w = (struct weight){
+            .data = w->data, .dtype = dtype_of(t), .rows = (uint32_t)rows, .cols = (uint32_t)cols};
+        if (v->carve)
+            w->data = carve_take(v->carve, rows * cols * dtype_bytes(w->dtype));
+        else
+            put_columns(v, w->data, t, i * cols, cols);
+    }
+}
+
+// A linear as two, of the first and the second half of its inputs, whose answers add up to its own. A trellis and the
+// factors of its inputs stand input by input, so the halves of an EXL3 one are its own bytes.
+static void halves_of(struct visit *v, struct weight ret[2], const char *key) {
+    struct checkpoint_linear l = {0};
+    struct err e = {0};
+    int st = checkpoint_linear(v->c, key, &l, &e);
+    assert(!st);
+    if (!l.half_bits) {
+        plain_halves(v, ret, l.main);
+        return;
+    }
+    linear_of(v, &ret[0], key);
+    ret[0].cols /= 2;
+    ret[1] = ret[0];
+    ret[1].data += l.main->bytes / 2;
+    ret[1].exl3.suh += l.cols / 2 * sizeof(uint16_t);
+    ret[1].exl3.bias = 0;
+}
+
+static void visit_mtp(struct visit *v, struct mtp_weights *w) {
+    const struct {
+        const char *name;
+        devptr *to;
+    } scales[] = {{"pre_fc_norm_embedding.weight", &w->embed_scale},
+                  {"pre_fc_norm_hidden.weight", &w->hidden_scale},
+                  {"norm.weight", &w->scale}};
+    for (int i = 0; i < 3; i++)
+        vector_of(v, scales[i].to, checkpoint_under(v->c, v->prefix, "%s", scales[i].name),
+                  VECTOR_ONE_PLUS);
+    halves_of(v, w->fc, CHECKPOINT_MTP_PREFIX "fc");
+    visit_layer(v, 0, &w->layer);
+}
+
+void weights_mtp_carve(struct mtp_weights *w, const struct checkpoint *c, const struct ops *ops,
+                       struct carve *carve) {
+    const struct model_config *cfg = checkpoint_config(c);
+    if (w->room && !carve->base) { // measured before
+        carve_take(carve, w->room);
+        return;
+    }
+    if (cfg->moe && !w->experts) w->experts = mem_calloc(cfg->experts, sizeof *w->experts);
+    w->layer.full = true;
+    w->layer.moe.experts = w->experts;
+    uint64_t before = carve->used;
+    visit_mtp(&(struct visit){.c = c, .prefix = CHECKPOINT_MTP_PREFIX, .ops = ops, .carve = carve},
+              w);
+    w->room = carve->used - before;
+}
+
+int weights_mtp_fill(struct mtp_weights *w, const struct checkpoint *c, const struct ops *ops,
+                     struct err *e) {
+    visit_mtp(&(struct visit){.c = c, .prefix = CHECKPOINT_MTP_PREFIX, .ops = ops}, w);
+    return ops->sync(ops->ctx, e);
+}
+
+void weights_mtp_fini(struct mtp_weights *w) {
+    free(w->experts);
+    *w = (struct mtp_weights){0};
 }

@@ -55,6 +55,14 @@ struct weights {
     bool embed_mapped; // the embedding's rows stand outside, in host memory that the device reads
 };
 
+struct mtp_weights {     // the MTP head
+    struct weight fc[2]; // the columns of fc that take the embedding, and the hidden row
+    devptr embed_scale, hidden_scale, scale; // [D] f32: before fc, and behind the layer
+    struct layer_weights layer;              // full attention
+    struct expert *experts;                  // NULL in a dense model
+    uint64_t room;                           // on the device; 0: not laid out yet
+};
+
 struct weights_load { // progress, and where rope's frequencies come from
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *arg;
@@ -75,3 +83,10 @@ void weights_carve(struct weights *w, const struct checkpoint *c, const struct o
 // Fills what was carved, and reads every page of the matrices once so that no round waits for a disk.
 int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                  const struct weights_load *load, struct err *e);
+
+// The same for the MTP head, whose shapes have been checked (checkpoint_check_mtp).
+void weights_mtp_carve(struct mtp_weights *w, const struct checkpoint *c, const struct ops *ops,
+                       struct carve *carve);
+int weights_mtp_fill(struct mtp_weights *w, const struct checkpoint *c, const struct ops *ops,
+                     struct err *e);
+void weights_mtp_fini(struct mtp_weights *w); // zeroed is fine

@@ -4,11 +4,15 @@
     make.py models OUT     writes OUT/<name>/ for each model (the build does this)
     make.py reference [NAME ..]   rewrites <name>.json and <name>.f32 of the EXL3 models beside this file (by hand,
                            minutes); with_transformers.py --write does it for the others
+    make.py mtp            rewrites mtp.json, the drafts of the MTP heads (by hand)
     make.py seeds NAME     looks for a seed whose greedy ids, and experts, are decided by a clear margin
 """
+import json
 import os
 import sys
 import tempfile
+
+import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
@@ -48,6 +52,23 @@ MODELS = {
                         "--expert-width", "128", "--shared-width", "256", "--untied", "--head-width", "5",
                         "--widths", "4,4,4,3,2.5"],
 }
+# MTP heads of each form; small, as only their drafts are stored.
+MTP_MODELS = {
+    # tied, F32, YaRN that the prompts pass
+    "mtp-dense": ["--seed", "5", "--mtp", "--hidden", "96", "--intermediate", "160", "--heads", "3", "--dtype", "f32", "--yarn",
+                  "4", "--yarn-original", "64"],
+    # a head of its own, experts packed in the MTP layer alone
+    "mtp-packed": ["--seed", "6", "--mtp", "--moe", "single", "--untied", "--layout", "multimodal", "--shards", "2"],
+    # experts one by one in the MTP layer alone
+    "mtp-single": ["--seed", "7", "--mtp", "--moe", "packed", "--experts", "7", "--top-k", "3", "--dtype", "f16"],
+    # EXL3 with packed signs and a bias of fc, an EXL3 head beside a tied embedding
+    "mtp-exl3": ["--seed", "8", "--mtp", "--hidden", "128", "--intermediate", "256", "--head-dim", "64", "--dk", "32", "--dv",
+                 "32", "--odd", "--codebooks", "mul1,mcg,3inst", "--widths", "4,3", "--head-width", "6", "--mtp-width", "3.5"],
+    # EXL3 experts, the head tied and plain
+    "mtp-exl3-moe": ["--seed", "9", "--mtp", "--hidden", "128", "--moe", "packed", "--experts", "6", "--top-k", "2",
+                     "--expert-width", "128", "--shared-width", "128", "--widths", "4", "--codebooks", "mcg"],
+}
+MTP_IDS, MTP_ANCHORS, MTP_CHAIN, MTP_TEMPERATURE = 80, (1, 2, 14, 65, 79), 5, 0.8
 PROMPTS = (1, 37, 200)
 GREEDY = 32
 # The engine is allowed 1e-5 of the range of the logits (about 1e-4): a draw must be decided by more than both sides' error.
@@ -67,15 +88,15 @@ def exl3(name):
 
 
 def make(name, out, extra=()):
-    argv = [out] + MODELS[name] + list(extra)
-    if exl3(name):
+    argv = [out] + {**MODELS, **MTP_MODELS}[name] + list(extra)
+    if "exl3" in name:
         make_exl3.write_checkpoint(*make_exl3.arguments(argv))
     else:
         make_tiny.write_checkpoint(make_tiny.arguments(argv))
 
 
 def make_models(out):
-    for name in MODELS:
+    for name in (*MODELS, *MTP_MODELS):
         make(name, os.path.join(out, name))
     with open(os.path.join(out, "tiny.stamp"), "w") as f:
         f.write("made\n")
@@ -102,6 +123,49 @@ def make_reference(names):
             check_margins(case)
 
 
+def gumbel(seed, position, vocab):
+    """The noise of the draws (docs/sampling.md)."""
+    u64 = np.uint64
+    with np.errstate(over="ignore"):
+        x = make_tiny.mix(np.array([seed], u64) + u64(0x9E3779B97F4A7C15))
+        x = make_tiny.mix(x ^ u64(position * 0xD1B54A32D192ED03 & make_tiny.MASK))
+        x = make_tiny.mix(x ^ np.arange(vocab, dtype=u64))
+    u = (x >> u64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    return -np.log(-np.log(np.minimum(u, 1 - 2.0**-53)))
+
+
+def draw_with(seed):
+    """seed None: the best id."""
+    def draw(logits, position):
+        score = logits if seed is None else logits / MTP_TEMPERATURE + gumbel(seed, position, len(logits))
+        best = np.argsort(-score, kind="stable")[:2]
+        return int(best[0]), float(score[best[0]] - score[best[1]])
+    return draw
+
+
+def mtp_cases(name):
+    with tempfile.TemporaryDirectory() as tmp:
+        make(name, tmp)
+        model = reference.read_model(tmp)
+    ids = [int(i) for i in (make_tiny.uniform(1, name + " prompt", MTP_IDS) + 1) * 128]
+    hidden = model.hidden(ids, model.new_state())
+    for pos in MTP_ANCHORS:
+        for seed in (None, 1000 + pos):
+            drafts, margins = model.mtp_chain(hidden, ids, pos, MTP_CHAIN, draw_with(seed))
+            yield {"pos": pos, "seed": seed, "drafts": drafts, "margins": [round(m, 6) for m in margins]}, ids
+
+
+def make_mtp():
+    out = []
+    for name in MTP_MODELS:
+        done = list(mtp_cases(name))
+        least = min(c["margins"][-1] for c, _ in done)
+        print(f"{name}: least margin {least:.4f}")
+        out.append({"model": name, "ids": done[0][1], "temperature": MTP_TEMPERATURE, "cases": [c for c, _ in done]})
+    with open(os.path.join(HERE, "mtp.json"), "w") as f:
+        f.write("[\n" + ",\n".join(json.dumps(m) for m in out) + "\n]\n")
+
+
 def find_seed(name):
     for seed in range(1, 100):
         with tempfile.TemporaryDirectory() as tmp:
@@ -124,6 +188,8 @@ if __name__ == "__main__":
         make_models(sys.argv[2])
     elif sys.argv[1:2] == ["reference"]:
         make_reference(sys.argv[2:] or filter(exl3, MODELS))
+    elif sys.argv[1:] == ["mtp"]:
+        make_mtp()
     elif sys.argv[1:2] == ["seeds"] and len(sys.argv) == 3:
         find_seed(sys.argv[2])
     else:

@@ -61,6 +61,8 @@ TEST(a_killed_worker_is_told_at_once_and_is_back_as_the_next_generation) {
     CHECK_EQ(bed_info(0).streams_sent, 0);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_BACKOFF && !bed_info(0).pid);
     CHECK_HAS(bed_info(0).reason, "signal 9");
+    CHECK_EQ(bed.failed[0], 1); // once, though both its connection and its process ended
+    CHECK_EQ(bed.failure[0], BACKEND_FAILURE_SIGNAL);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
     CHECK_EQ(bed_info(0).generation, 2);
     CHECK_EQ(bed_info(0).restarts, 1);
@@ -84,6 +86,7 @@ TEST(a_worker_that_ends_in_good_order_is_started_again_without_a_failure) {
     CHECK_EQ(bed.streams[1].count, 50);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
     CHECK_EQ(bed_info(0).generation, 2);
+    CHECK_EQ(bed.failed[0], 0);
     bed_tear_down();
 }
 
@@ -100,6 +103,7 @@ TEST(a_worker_drained_to_its_exit_stays_down) {
     d.mode = FRAME_DRAIN_EXIT;
     CHECK_OK(backend_drain(bed_rank(0), &d, &bed.submit_err), bed.submit_err);
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_STOPPED);
+    CHECK_EQ(bed.failed[0], 0);
     bed_tear_down();
 }
 
@@ -107,11 +111,12 @@ TEST(a_worker_drained_to_its_exit_stays_down) {
 TEST(a_worker_that_sends_garbage_is_dropped_and_no_other) {
     static const struct {
         const char *flag, *reason;
+        enum backend_failure failure;
     } cases[] = {
-        {"--garbage=bytes", "bad_frame: "},
-        {"--garbage=lie", "bad_frame: frame claims 268435455 objects"},
-        {"--garbage=huge", "a message of 8388609 bytes, at most 8388608"},
-        {"--garbage=router", "bad_frame: a worker does not send CANCEL"},
+        {"--garbage=bytes", "bad_frame: ", BACKEND_FAILURE_BAD_FRAME},
+        {"--garbage=lie", "bad_frame: frame claims 268435455 objects", BACKEND_FAILURE_BAD_FRAME},
+        {"--garbage=huge", "a message of 8388609 bytes, at most 8388608", BACKEND_FAILURE_LOST},
+        {"--garbage=router", "bad_frame: a worker does not send CANCEL", BACKEND_FAILURE_BAD_FRAME},
     };
     bed_set_up(&(struct bed_setup){.ranks = 2});
     bed_guest("--rank=1", "--rate=50", NULL);
@@ -122,6 +127,8 @@ TEST(a_worker_that_sends_garbage_is_dropped_and_no_other) {
         BED_UNTIL(bed.lost[0] == i + 1);
         CHECK_EQ(backend_state(bed_rank(0)), BACKEND_FAILED);
         CHECK_HAS(bed.why[0], cases[i].reason);
+        CHECK_EQ(bed.failed[0], i + 1);
+        CHECK_EQ(bed.failure[0], cases[i].failure);
         bed_wait_end(g, &code);
     }
     uint32_t before = bed.streams[9].count;
@@ -239,6 +246,8 @@ TEST(a_stopped_process_is_hung_and_ours_is_killed_and_replaced) {
     BED_UNTIL(bed.lost[0] == 1);
     CHECK_HAS(bed.why[0], "hung: no answer to PING");
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_READY);
+    CHECK_EQ(bed.failed[0], 1);
+    CHECK_EQ(bed.failure[0], BACKEND_FAILURE_HUNG); // not "signal": that was ours
     CHECK_EQ(bed_info(0).generation, 2);
     bed_tear_down();
 }
@@ -293,6 +302,8 @@ TEST(a_worker_without_progress_is_hung_only_while_it_has_work) {
     CHECK_OK(bed_submit(0, 1, 1, 10), bed.submit_err);
     BED_UNTIL(bed.lost[0] == 1);
     CHECK_HAS(bed.why[0], "hung: 1 streams and no progress");
+    CHECK_EQ(bed.failed[0], 1);
+    CHECK_EQ(bed.failure[0], BACKEND_FAILURE_HUNG);
     bed_tear_down();
 }
 
@@ -319,6 +330,7 @@ TEST(a_process_that_never_says_hello_is_killed) {
     bed_set_up(&(struct bed_setup){.ranks = 1, .spawn = true, .hello_s = 0.5, .flags = {"--mute"}});
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_BACKOFF);
     CHECK_HAS(bed_info(0).reason, "no HELLO within 0.5 s");
+    CHECK_EQ(bed.failure[0], BACKEND_FAILURE_START);
     bed_tear_down();
 }
 
@@ -326,6 +338,8 @@ TEST(a_worker_that_exits_at_once_backs_off_with_its_reason) {
     bed_set_up(&(struct bed_setup){.ranks = 1, .spawn = true, .flags = {"--exit=7"}});
     BED_UNTIL(backend_state(bed_rank(0)) == BACKEND_BACKOFF && !bed_info(0).pid);
     CHECK_HAS(bed_info(0).reason, "exit code 7");
+    CHECK_EQ(bed.failed[0], 1);
+    CHECK_EQ(bed.failure[0], BACKEND_FAILURE_EXIT);
     CHECK_STR(bed_info(0).fault, "the model does not fit into memory");
     CHECK(backends_given_up(bed.set) == NULL); // it is started again
     BED_UNTIL(bed_info(0).restarts == 1);

@@ -12,6 +12,7 @@
 #include "router/apierr.h"
 #include "router/backend.h"
 #include "router/config.h"
+#include "router/keys.h"
 #include "router/model.h"
 #include "router/relay.h"
 #include "router/request.h"
@@ -67,6 +68,9 @@ struct world {
     struct config config;
     struct model model;
     struct backend b;
+    // Of the requests that come.
+    struct key *key;
+    const char *const *head; // names and values, NULL at the end
 };
 
 static uint32_t im_end = TINY_IM_END;
@@ -78,6 +82,9 @@ void server_want_place(struct server *s) {
 void server_no_worker(const struct server *s, struct apierr *ret) {
     apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready");
     ret->retry_after_ms = 2000;
+}
+bool server_worker_ready(const struct server *s, uint32_t rank) {
+    return rank == 0;
 }
 uint32_t server_context_max(const struct server *s) {
     return CONTEXT;
@@ -119,6 +126,7 @@ static void world_fini(struct world *w) {
     CHECK_EQ(relay_streams(w->s.relay), 0);
     CHECK_EQ_U64(relay_unfilled(w->s.relay, 0), 0);
     CHECK_EQ_U64(metrics_get_in_flight(w->s.metrics), 0);
+    queue_fini(&w->s.queue);
     relay_free(w->s.relay);
     metrics_free(w->s.metrics);
     fake_metrics = NULL;
@@ -133,6 +141,10 @@ static void ask(struct world *w, struct fake *f, const char *more) {
     snprintf(body, sizeof text[0], "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]%s%s}",
              *more ? "," : "", more);
     fake_init(f, &w->s);
+    f->call->key = w->key;
+    for (const char *const *h = w->head; h && *h; h += 2)
+        h2o_add_header_by_str(&f->req.pool, &f->req.headers, h[0], strlen(h[0]), 1, NULL, h[1],
+                              strlen(h[1]));
     f->call->begun_us = mono_us();
     f->req.entity = h2o_iovec_init(body, strlen(body));
     api_chat_handle(f->call);
@@ -144,7 +156,7 @@ static struct choice *place(struct world *w) {
     struct choice *c = choice_of_item(i);
     struct err e = {0};
     CHECK_OK(relay_submit(w->s.relay, c, &w->b, &e), e);
-    queue_remove(&w->s.queue, i);
+    queue_left(&w->s.queue, i, mono_ms());
     return c;
 }
 
@@ -794,7 +806,8 @@ TEST(choices_end_and_move_on_their_own) {
     ask(&w, &f,
         "\"n\":2,\"seed\":18446744073709551615,\"stop\":\"c\",\"max_tokens\":4,"
         "\"chat_template_kwargs\":{\"enable_thinking\":false}");
-    CHECK_EQ(w.s.queue.requests, 2);
+    CHECK_EQ(w.s.queue.items, 2);
+    CHECK_EQ(w.s.queue.requests, 1);
     struct choice *a = place(&w);
     CHECK_EQ_U64(w.b.last.sampling.seed, UINT64_MAX);
     struct choice *b = place(&w);
@@ -827,25 +840,34 @@ TEST(choices_end_and_move_on_their_own) {
     world_fini(&w);
 }
 
-// All of them or none: what is queued of a refused request must not stay.
-TEST(a_request_enters_the_queue_whole) {
+// The bound is of requests, however many choices they have; and what is queued of one that leaves goes with it.
+TEST(a_request_enters_the_queue_whole_and_counts_once) {
     struct world w;
     world_init(&w);
-    struct fake f[4], other;
-    for (int i = 0; i < 4; i++) ask(&w, &f[i], i ? "" : "\"n\":8");
-    CHECK_EQ(w.s.queue.requests, 8); // the bound is 4: those behind the first are refused
-    for (int i = 1; i < 4; i++) {
+    struct fake f[6];
+    for (int i = 0; i < 6; i++) ask(&w, &f[i], i ? "" : "\"n\":8");
+    CHECK_EQ(w.s.queue.requests, 4); // the bound
+    CHECK_EQ(w.s.queue.items, 8 + 3);
+    for (int i = 4; i < 6; i++) {
         drain(&f[i]);
         CHECK_HAS(f[i].body.p, "queue_full");
+        CHECK_HAS(f[i].body.p, "4 requests wait");
         fake_fini(&f[i]);
     }
     fake_reset(&f[0]);
-    CHECK_EQ(w.s.queue.requests, 0);
+    CHECK_EQ(w.s.queue.requests, 3);
+    CHECK_EQ(w.s.queue.items, 3);
     fake_fini(&f[0]);
-    ask(&w, &other, "");
-    CHECK_EQ(w.s.queue.requests, 1);
-    fake_reset(&other);
-    fake_fini(&other);
+    ask(&w, &f[0], "\"n\":2");
+    CHECK_EQ(w.s.queue.requests, 4);
+    for (int i = 0; i < 3; i++) place(&w);
+    place(&w);
+    CHECK_EQ(w.s.queue.requests, 1); // one of its two choices still waits
+    for (int i = 0; i < 4; i++) {
+        fake_reset(&f[i]);
+        fake_fini(&f[i]);
+    }
+    CHECK_EQ(w.s.queue.requests, 0);
     world_fini(&w);
 }
 
@@ -932,5 +954,149 @@ TEST(accepted_is_finished_failed_cancelled_and_in_flight_at_every_moment) {
           count(&w, METRIC_CANCELLED) > 100);
     for (int i = 0; i < LIVE_MAX; i++)
         if (live[i]) fake_fini(&f[i]);
+    world_fini(&w);
+}
+
+/* ---- what stands beside the body ---- */
+
+TEST(in_the_queue_keys_stand_beside_one_another_by_their_weights) {
+    struct world w;
+    world_init(&w);
+    w.s.queue.requests_max = 20;
+    struct key keys[2] = {{.name = "a", .weight = 2, .priority_min = INT64_MIN},
+                          {.name = "b", .weight = 1, .priority_min = INT64_MIN}};
+    struct fake f[9];
+    static const char wanted[] = "abaabaabb";
+    char order[10] = "";
+    for (int i = 0; i < 9; i++) {
+        w.key = &keys[i >= 5];
+        ask(&w, &f[i], "\"max_tokens\":1");
+    }
+    for (int i = 0; i < 9; i++) order[i] = place(&w)->request->call->key == &keys[0] ? 'a' : 'b';
+    CHECK_STR(order, wanted);
+    for (int i = 0; i < 9; i++) {
+        fake_reset(&f[i]);
+        fake_fini(&f[i]);
+    }
+    world_fini(&w);
+}
+
+TEST(a_trace_goes_to_the_worker_and_the_session_decides_between_equal_workers) {
+    static const char trace[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    static const char *const head[] = {"traceparent", trace, "x-session-id", "s1", NULL};
+    static const char *const session[] = {"x-session-id", "s1", NULL};
+    struct world w;
+    struct fake f[5];
+    uint64_t affinity[5];
+    world_init(&w);
+    w.s.queue.requests_max = 20;
+    for (int i = 0; i < 5; i++) {
+        static const char *const more[] = {"", "\"user\":\"u\"", "\"prompt_cache_key\":\"u\"",
+                                           "\"user\":\"u\"", ""};
+        w.head = i == 0 ? head : i < 3 ? session : NULL;
+        ask(&w, &f[i], more[i]);
+        const struct request *r = place(&w)->request;
+        CHECK_STR(w.b.last.trace, i ? "" : trace);
+        affinity[i] = r->affinity;
+    }
+    CHECK(affinity[0] != 0 && affinity[0] == affinity[1]); // the session before the user
+    CHECK(affinity[2] != affinity[0]);                     // the cache key before both
+    CHECK_EQ_U64(affinity[3], affinity[2]);                // the same text by another way
+    CHECK_EQ_U64(affinity[4], 0);
+    for (int i = 0; i < 5; i++) {
+        fake_reset(&f[i]);
+        fake_fini(&f[i]);
+    }
+    world_fini(&w);
+}
+
+// A gateway's word about fairness and urgency is a client's own claim when it comes from nobody we know.
+TEST(only_a_trusted_proxy_names_group_and_priority) {
+    static const char *const head[] = {"x-gateway-inference-fairness-id", "team-7",
+                                       "x-gateway-inference-objective", "-42", NULL};
+    struct world w;
+    struct fake f[2];
+    world_init(&w);
+    w.head = head;
+    for (int i = 0; i < 2; i++) {
+        fake_from_proxy = i == 1;
+        ask(&w, &f[i], "");
+        const struct request *r = TAILQ_LAST(&w.s.requests, request_list);
+        CHECK_STR(r->group, i ? "team-7" : "");
+        CHECK_EQ(r->params.priority, i ? -42 : 0);
+    }
+    fake_from_proxy = false;
+    for (int i = 0; i < 2; i++) {
+        fake_reset(&f[i]);
+        fake_fini(&f[i]);
+    }
+    world_fini(&w);
+}
+
+// Proxies with short idle limits cut a reply that is silent for long; a space in front of JSON is nothing.
+TEST(a_whole_reply_that_takes_long_may_begin_with_spaces) {
+    static const char text[] =
+        "\"max_tokens\":2,\"chat_template_kwargs\":{\"enable_thinking\":false}";
+    for (int ends_well = 0; ends_well < 2; ends_well++) {
+        struct world w;
+        struct fake f;
+        world_init(&w);
+        w.config.whitespace_s = 5;
+        ask(&w, &f, text);
+        struct choice *c = place(&w);
+        uint64_t t = c->request->received_us / 1000;
+        request_tick(c->request, t + 9000);
+        CHECK(!f.started);
+        request_tick(c->request, t + 10001); // stream.first_byte_s
+        send_set_flush(&fake_sends);
+        CHECK(!fake_proceed(&f));
+        CHECK_EQ(f.req.res.status, 200);
+        CHECK_STR(fake_header(&f, "content-type"), "application/json");
+        uint64_t last = send_last_ms(c->request->send);
+        request_tick(c->request, last + 4000);
+        request_tick(c->request, last + 5001);
+        send_set_flush(&fake_sends);
+        CHECK(!fake_proceed(&f));
+        CHECK_STR(f.body.p, "  ");
+        static const uint32_t ids[] = {'a', 'b'};
+        if (ends_well) {
+            tokens(&w, c->stream, 0, ids, 2);
+            done(&w, c->stream, FRAME_FINISH_LENGTH, -1, 2);
+        } else {
+            fail(&w, c->stream, FRAME_FAIL_INTERNAL);
+        }
+        drain(&f);
+        json_t *v = json_loadb(f.body.p, f.body.len, 0, NULL);
+        CHECK(json_object_get(v, ends_well ? "choices" : "error") != NULL);
+        json_decref(v);
+        fake_fini(&f);
+        world_fini(&w);
+    }
+}
+
+TEST(who_says_that_it_would_be_gone_before_its_turn_is_told_at_once_if_that_is_set) {
+    static const char *const head[] = {"x-stainless-timeout",
+                                       "20",
+                                       "x-slo-ttft-ms",
+                                       "1500",
+                                       "x-stainless-read-timeout",
+                                       "soon",
+                                       NULL};
+    struct world w;
+    struct fake f[3];
+    world_init(&w);
+    w.s.queue.departures_per_s = 0.5;
+    ask(&w, &f[0], ""); // two seconds' wait
+    w.head = head;
+    ask(&w, &f[1], "");
+    CHECK_EQ(w.s.queue.items, 2); // the hint is not asked for
+    w.config.use_client_timeout = true;
+    ask(&w, &f[2], "");
+    CHECK_EQ(w.s.queue.items, 2);
+    drain(&f[2]);
+    CHECK_HAS(f[2].body.p, "queue_full");
+    CHECK_HAS(f[2].body.p, "4000 ms, longer than the client's 1500 ms");
+    for (int i = 0; i < 2; i++) fake_reset(&f[i]);
+    for (int i = 0; i < 3; i++) fake_fini(&f[i]);
     world_fini(&w);
 }

@@ -27,7 +27,9 @@ struct fake {
 static struct send_set fake_sends;
 static struct metrics *fake_metrics;
 static bool fake_draining;
-static int fake_last_status; // of the call that was disposed of last
+static int32_t fake_rank = -1; // whose port the next request comes by
+static bool fake_from_proxy;   // and from a trusted proxy
+static int fake_last_status;   // of the call that was disposed of last
 
 static struct fake *fake_of(h2o_req_t *req) {
     return (struct fake *)req;
@@ -142,11 +144,26 @@ bool listener_metrics_auth(const struct listener *l) {
 bool listener_is_local(const struct listener *l) {
     return true;
 }
+int32_t listener_rank(const struct listener *l) {
+    return fake_rank;
+}
+const struct proxies *listener_proxies(const struct listener *l) {
+    return NULL;
+}
+const char *conn_remote(const struct conn *conn) {
+    return "127.0.0.1:1";
+}
+bool conn_is_proxy(const struct conn *conn) {
+    return fake_from_proxy;
+}
 struct conn *conn_of(struct http_call *c) {
     return NULL;
 }
-void conn_call_begin(struct conn *conn, const struct http_call *c) {}
+void conn_call_begin(struct conn *conn, struct http_call *c) {}
 void conn_call_end(struct conn *conn, struct http_call *c) {}
+const struct apierr *conn_early(const struct conn *conn) {
+    return NULL;
+}
 const struct apierr *conn_refusal(const struct conn *conn) {
     return NULL;
 }

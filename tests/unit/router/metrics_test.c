@@ -14,7 +14,7 @@ static struct snapshot shot;
 
 static void write_page(struct metrics *m, struct strbuf *out) {
     strbuf_reset(out);
-    metrics_write(m, &shot, 1000, out);
+    metrics_write(m, &shot, -1, 1000, out);
 }
 
 // The value behind a series' text, e.g. name{label="x"}.
@@ -81,7 +81,7 @@ TEST(counters_and_histograms_add_up) {
     metrics_client_closed(m, METRIC_PHASE_PREFILL);
     metrics_error(m, APIERR_QUEUE_FULL);
     metrics_error(m, APIERR_INVALID_JSON);
-    metrics_success(m, METRIC_REASON_ABORT);
+    metrics_success(m, -1, METRIC_REASON_ABORT);
     metrics_observe(m, METRIC_FIRST_TOKEN_S, 0.003, 1);
     metrics_observe(m, METRIC_FIRST_TOKEN_S, 9999, 2);
     metrics_http(m, "chat_completions", 499, 2);
@@ -139,7 +139,7 @@ TEST(gateway_gauges_are_summed_over_live_workers) {
     struct strbuf page = {0};
     memset(&shot, 0, sizeof shot);
     shot.worker_count = 3;
-    metrics_set_live(m, 6, 5, 50);
+    metrics_set_live(m, &(struct metrics_live){6, 5, 3, 50});
     for (uint32_t i = 0; i < 3; i++)
         shot.workers[i] = (struct snapshot_worker){.rank = i,
                                                    .state = i == 2 ? BACKEND_FAILED : BACKEND_READY,
@@ -152,6 +152,7 @@ TEST(gateway_gauges_are_summed_over_live_workers) {
     write_page(m, &page);
     CHECK(value(&page, "vllm:num_requests_running{model_name=\"m\"}") == 4);
     CHECK(value(&page, "vllm:num_requests_waiting{model_name=\"m\"}") == 7);
+    CHECK(value(&page, "railyard_queue_requests") == 3);
     CHECK(value(&page, "vllm:kv_cache_usage_perc{model_name=\"m\"}") == 0.5);
     CHECK(value(&page, "railyard_worker_state{rank=\"2\",state=\"failed\"}") == 1);
     CHECK(value(&page, "railyard_worker_state{rank=\"2\",state=\"ready\"}") == 0);

@@ -1,84 +1,249 @@
-/* The queue: order, bounds, and what a refused client is told. */
+/* The queue: order, fairness, bounds, and what a refused client is told. */
 #include "common/err.h"
 #include "router/queue.h"
 #include "tests/lib/test.h"
 
-static struct queue_item item(int32_t priority, uint32_t tokens) {
-    return (struct queue_item){.priority = priority, .tokens = tokens};
+#include <stdio.h>
+
+static const struct queue_who nobody = {"", 1};
+
+// An item that is a request of its own.
+struct one {
+    struct queue_item i;
+    struct queue_ticket ticket;
+};
+
+static int add(struct queue *q, struct one *o, const struct queue_who *who, int32_t priority,
+               uint32_t tokens) {
+    *o = (struct one){.i = {.ticket = &o->ticket, .priority = priority, .tokens = tokens}};
+    return queue_add(q, &o->i, who, 1);
+}
+
+static void end(struct queue *q, struct one *o, size_t n) {
+    for (size_t k = 0; k < n; k++) queue_forget(q, &o[k].i);
+    CHECK_EQ(q->requests, 0);
+    CHECK_EQ(q->items, 0);
+    CHECK_EQ(q->tokens, 0);
+    queue_fini(q);
 }
 
 TEST(lower_priority_numbers_go_first_and_equals_in_order) {
     struct queue q;
     queue_init(&q, 10, 1000);
-    struct queue_item i[] = {item(0, 1), item(5, 1), item(0, 1), item(-3, 1), item(5, 1)};
+    static const int32_t priorities[] = {0, 5, 0, -3, 5};
     static const int wanted[] = {3, 0, 2, 1, 4};
-    for (int k = 0; k < 5; k++) CHECK_EQ(queue_add(&q, &i[k], 100), ST_OK);
+    struct one o[5];
+    for (int k = 0; k < 5; k++) CHECK_EQ(add(&q, &o[k], &nobody, priorities[k], 1), ST_OK);
     for (int k = 0; k < 5; k++) {
-        CHECK(queue_first(&q) == &i[wanted[k]]);
+        CHECK(queue_first(&q) == &o[wanted[k]].i);
         queue_remove(&q, queue_first(&q));
     }
     CHECK(queue_first(&q) == NULL);
-    CHECK_EQ(q.requests, 0);
-    CHECK_EQ(q.tokens, 0);
+    end(&q, o, 5);
 }
 
 TEST(over_a_bound_nothing_is_queued) {
     struct queue q;
     queue_init(&q, 2, 100);
-    struct queue_item a = item(0, 60), b = item(0, 41), c = item(0, 40), d = item(0, 0);
-    CHECK_EQ(queue_add(&q, &a, 1), ST_OK);
-    CHECK_EQ(queue_add(&q, &b, 1), ST_FULL); // tokens
-    CHECK(!b.queued);
-    CHECK_EQ(queue_add(&q, &c, 1), ST_OK);
-    CHECK_EQ(queue_add(&q, &d, 1), ST_FULL); // requests
-    queue_remove(&q, &a);
-    queue_remove(&q, &a); // twice is fine
-    CHECK_EQ(queue_add(&q, &d, 1), ST_OK);
+    struct one a, b, c, d;
+    CHECK_EQ(add(&q, &a, &nobody, 0, 60), ST_OK);
+    CHECK_EQ(add(&q, &b, &nobody, 0, 41), ST_FULL); // tokens
+    CHECK(!b.i.queued);
+    CHECK_EQ(add(&q, &c, &nobody, 0, 40), ST_OK);
+    CHECK_EQ(add(&q, &d, &nobody, 0, 0), ST_FULL); // requests
+    queue_remove(&q, &a.i);
+    queue_remove(&q, &a.i); // twice is fine
+    CHECK_EQ(add(&q, &d, &nobody, 0, 0), ST_OK);
     CHECK_EQ(q.tokens, 40);
+    queue_forget(&q, &a.i);
+    queue_forget(&q, &c.i);
+    end(&q, &d, 1);
+}
+
+TEST(a_request_of_many_choices_is_one_request) {
+    struct queue q;
+    queue_init(&q, 2, 100);
+    struct queue_ticket many = {0};
+    struct queue_item items[5];
+    for (int k = 0; k < 5; k++)
+        items[k] = (struct queue_item){.ticket = &many, .tokens = k ? 0 : 9};
+    CHECK_EQ(queue_add(&q, &items[0], &nobody, 1), ST_OK);
+    for (int k = 1; k < 5; k++) queue_follow(&q, &items[k], &nobody, 1);
+    CHECK_EQ(q.requests, 1);
+    CHECK_EQ(q.items, 5);
+    struct one other;
+    CHECK_EQ(add(&q, &other, &nobody, 0, 1), ST_OK);
+    for (int k = 0; k < 4; k++) queue_left(&q, &items[k], 2);
+    CHECK_EQ(q.requests, 2); // its last choice still waits
+    queue_left(&q, &items[4], 2);
+    CHECK_EQ(q.requests, 1);
+    for (int k = 0; k < 5; k++) queue_forget(&q, &items[k]);
+    end(&q, &other, 1);
 }
 
 // Else a prompt longer than the bound could never be served, however idle the server.
 TEST(a_prompt_over_the_token_bound_gets_in_when_nothing_waits) {
     struct queue q;
     queue_init(&q, 2, 100);
-    struct queue_item a = item(0, 500), b = item(0, 1);
-    CHECK_EQ(queue_add(&q, &a, 1), ST_OK);
-    CHECK_EQ(queue_add(&q, &b, 1), ST_FULL);
+    struct one a, b;
+    CHECK_EQ(add(&q, &a, &nobody, 0, 500), ST_OK);
+    CHECK_EQ(add(&q, &b, &nobody, 0, 1), ST_FULL);
+    end(&q, &a, 1);
 }
 
 TEST(one_that_comes_back_is_first_of_its_priority_and_never_refused) {
     struct queue q;
-    queue_init(&q, 2, 100);
-    struct queue_item a = item(0, 1), b = item(0, 1), back = item(0, 1), urgent = item(-1, 1);
-    CHECK_EQ(queue_add(&q, &a, 1), ST_OK);
-    CHECK_EQ(queue_add(&q, &b, 1), ST_OK);
-    back.since_ms = 7;
-    queue_add_front(&q, &back);
-    CHECK(queue_first(&q) == &back);
-    CHECK_EQ(back.since_ms, 7);
-    queue_add_front(&q, &urgent);
-    CHECK(queue_first(&q) == &urgent);
-    queue_remove(&q, &urgent);
-    CHECK(queue_first(&q) == &back);
-    CHECK_EQ(q.requests, 3);
+    queue_init(&q, 3, 100);
+    struct one o[4];
+    for (int k = 0; k < 3; k++) CHECK_EQ(add(&q, &o[k], &nobody, k == 2 ? -1 : 0, 1), ST_OK);
+    queue_left(&q, &o[2].i, 1); // the urgent one
+    queue_left(&q, &o[0].i, 1);
+    CHECK_EQ(add(&q, &o[3], &nobody, 0, 1), ST_OK);
+    o[0].i.since_ms = 7;
+    queue_add_front(&q, &o[0].i);
+    CHECK(queue_first(&q) == &o[0].i);
+    CHECK_EQ(o[0].i.since_ms, 7);
+    queue_add_front(&q, &o[2].i);
+    CHECK(queue_first(&q) == &o[2].i);
+    CHECK_EQ(q.requests, 4);
+    queue_remove(&q, &o[2].i);
+    CHECK(queue_first(&q) == &o[0].i);
+    queue_remove(&q, &o[0].i);
+    CHECK(queue_first(&q) == &o[1].i);
+    end(&q, o, 4);
+}
+
+// One that waits for a worker of its kind must not hold up those behind it.
+TEST(those_passed_over_are_asked_again_in_the_next_pass_only) {
+    struct queue q;
+    queue_init(&q, 9, 100);
+    struct one o[3];
+    for (int k = 0; k < 3; k++) CHECK_EQ(add(&q, &o[k], &nobody, 0, 1), ST_OK);
+    queue_left(&q, &o[1].i, 1);
+    queue_add_front(&q, &o[1].i);
+    queue_begin(&q);
+    static const int wanted[] = {1, 0, 2};
+    for (int k = 0; k < 3; k++) {
+        CHECK(queue_first(&q) == &o[wanted[k]].i);
+        queue_pass(&q, &o[wanted[k]].i);
+    }
+    CHECK(queue_first(&q) == NULL);
+    queue_begin(&q);
+    CHECK(queue_first(&q) == &o[1].i);
+    end(&q, o, 3);
+}
+
+/* ---- beside one another ---- */
+
+// Serves all that waits; each makes `output` tokens. The groups' initials, in order.
+static void serve(struct queue *q, struct one *o, const char *initials, uint64_t output,
+                  char *ret) {
+    struct queue_item *i;
+    while ((i = queue_first(q))) {
+        *ret++ = initials[(struct one *)i - o];
+        queue_left(q, i, 1);
+        queue_charge(i, output);
+    }
+    *ret = '\0';
+}
+
+TEST(a_key_with_many_requests_does_not_hold_up_another) {
+    struct queue q;
+    queue_init(&q, 100, 100000);
+    struct queue_who a = {"a", 1}, b = {"b", 1};
+    struct one o[8];
+    char order[9];
+    for (int k = 0; k < 6; k++) CHECK_EQ(add(&q, &o[k], &a, 0, 10), ST_OK);
+    for (int k = 6; k < 8; k++) CHECK_EQ(add(&q, &o[k], &b, 0, 10), ST_OK);
+    serve(&q, o, "aaaaaabb", 5, order);
+    CHECK_STR(order, "ababaaaa");
+    end(&q, o, 8);
+}
+
+TEST(weights_share_tokens_and_output_counts) {
+    struct queue q;
+    queue_init(&q, 100, 100000);
+    struct queue_who a = {"a", 3}, b = {"b", 1};
+    struct one o[12];
+    char order[13];
+    for (int k = 0; k < 12; k++) CHECK_EQ(add(&q, &o[k], k < 8 ? &a : &b, 0, 10), ST_OK);
+    serve(&q, o, "aaaaaaaabbbb", 20, order);
+    CHECK_STR(order, "abaaabaaabab"); // three of a for one of b
+    end(&q, o, 12);
+    queue_init(&q, 100, 100000);
+    struct one p[6];
+    a.weight = 1;
+    for (int k = 0; k < 6; k++)
+        CHECK_EQ(add(&q, &p[k], k < 4 ? &a : &b, 0, k < 4 ? 10 : 40), ST_OK);
+    serve(&q, p, "aaaabb", 0, order);
+    CHECK_STR(order, "abaaab"); // b's prompts are four times as long
+    end(&q, p, 6);
+}
+
+TEST(priority_goes_before_fairness_and_no_key_overtakes_itself) {
+    struct queue q;
+    queue_init(&q, 100, 100000);
+    struct queue_who a = {"a", 1}, b = {"b", 1};
+    struct one o[5];
+    char order[6];
+    CHECK_EQ(add(&q, &o[0], &b, 0, 10), ST_OK);
+    for (int k = 1; k < 4; k++) CHECK_EQ(add(&q, &o[k], &a, -1, 10), ST_OK);
+    CHECK_EQ(add(&q, &o[4], &a, 0, 10), ST_OK);
+    serve(&q, o, "B123a", 0, order);
+    CHECK_STR(order, "123Ba");
+    end(&q, o, 5);
+}
+
+// Who was away has not saved up: it comes in beside the others.
+TEST(a_key_that_was_idle_gets_its_share_and_no_more) {
+    struct queue q;
+    queue_init(&q, 100, 100000);
+    struct queue_who a = {"a", 1}, b = {"b", 1};
+    struct one o[20];
+    char order[21];
+    CHECK_EQ(add(&q, &o[0], &b, 0, 10), ST_OK); // known, then away
+    for (int k = 1; k < 10; k++) CHECK_EQ(add(&q, &o[k], &a, 0, 10), ST_OK);
+    serve(&q, o, "baaaaaaaaa", 90, order);
+    for (int k = 10; k < 14; k++) CHECK_EQ(add(&q, &o[k], &a, 0, 10), ST_OK);
+    for (int k = 14; k < 18; k++) CHECK_EQ(add(&q, &o[k], &b, 0, 10), ST_OK);
+    serve(&q, o, "----------aaaabbbb", 90, order);
+    CHECK_STR(order, "bbababaa"); // one for what the last of a made since it was placed
+    end(&q, o, 18);
+}
+
+TEST(idle_groups_are_forgotten_past_a_bound) {
+    struct queue q;
+    queue_init(&q, 100, 100000);
+    for (int k = 0; k < 3 * QUEUE_GROUPS_MAX; k++) {
+        char name[QUEUE_GROUP_NAME_BYTES];
+        snprintf(name, sizeof name, "key%d", k);
+        struct queue_who who = {name, 1};
+        struct one o;
+        CHECK_EQ(add(&q, &o, &who, 0, 1), ST_OK);
+        queue_left(&q, &o.i, 1);
+        queue_forget(&q, &o.i);
+        CHECK(q.group_count <= QUEUE_GROUPS_MAX);
+    }
+    queue_fini(&q);
 }
 
 TEST(the_retry_time_follows_the_measured_rate_within_1_and_60_s) {
     struct queue q;
     queue_init(&q, 100, 1000);
-    struct queue_item i[40];
+    struct one o[40], gone;
     CHECK_EQ(queue_wait_s(&q), 0);
-    for (int k = 0; k < 40; k++) {
-        i[k] = item(0, 1);
-        CHECK_EQ(queue_add(&q, &i[k], 1), ST_OK);
-    }
-    for (uint64_t t = 1000; t <= 20000; t += 500) queue_left(&q, t); // two a second
+    for (int k = 0; k < 40; k++) CHECK_EQ(add(&q, &o[k], &nobody, 0, 1), ST_OK);
+    CHECK_EQ(add(&q, &gone, &nobody, 0, 1), ST_OK);
+    queue_remove(&q, &gone.i);
+    for (uint64_t t = 1000; t <= 20000; t += 500) queue_left(&q, &gone.i, t); // two a second
     CHECK_NEAR(queue_wait_s(&q), 20, 0.01);
     uint32_t low = queue_retry_ms(&q, 0), high = queue_retry_ms(&q, UINT64_MAX);
     CHECK_NEAR(low, 16000, 20);
     CHECK_NEAR(high, 24000, 20);
-    for (uint64_t t = 30000; t <= 3000000; t += 10000) queue_left(&q, t);
+    for (uint64_t t = 30000; t <= 3000000; t += 10000) queue_left(&q, &gone.i, t);
     CHECK_EQ(queue_retry_ms(&q, 0), 60000);
+    queue_forget(&q, &gone.i);
+    end(&q, o, 40);
     struct queue empty;
     queue_init(&empty, 1, 1);
     CHECK_EQ(queue_retry_ms(&empty, 0), 1000);

@@ -517,8 +517,8 @@ TEST(the_form_of_the_experts_is_looked_up_layer_by_layer) {
         CHECK_OK(checkpoint_open(&c, dir, &e), e);
         CHECK_OK(checkpoint_check_shapes(c, &e), e);
         const struct checkpoint_info *info = checkpoint_info(c);
-        CHECK_EQ(checkpoint_experts(c, 0), CHECKPOINT_EXPERTS_PACKED);
-        CHECK_EQ(checkpoint_experts(c, 1), CHECKPOINT_EXPERTS_SINGLE);
+        CHECK_EQ(checkpoint_experts(c, info->text_prefix, 0), CHECKPOINT_EXPERTS_PACKED);
+        CHECK_EQ(checkpoint_experts(c, info->text_prefix, 1), CHECKPOINT_EXPERTS_SINGLE);
         CHECK_EQ(info->packed_layers, 1);
         CHECK_EQ(info->single_layers, 1);
         CHECK_EQ(info->both_layers, layouts[i].more[0] != NULL);

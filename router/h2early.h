@@ -1,0 +1,12 @@
+/* h2early: an HTTP/2 request whose body is still coming: how much there is of it, and its handler called before it is whole.
+ *
+ * The packaged h2o resets a stream whose body is too large as "refused", which tells a client that it may send all of it
+ * once more. This reaches into h2o's own structs, as its installed header has them. Loop thread. */
+#pragma once
+#include <h2o.h>
+#include <stddef.h>
+
+// Bytes of the body so far, and as announced (SIZE_MAX: not said). 0 of a request that waits for none.
+size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced);
+// The handler gets it now, with what has come; it must answer at once. What follows of the body is dropped.
+void h2early_dispatch(h2o_req_t *req);

@@ -1,0 +1,53 @@
+/* draft_width: see draft_width.h. */
+#include "worker/engine/draft_width.h"
+#include "common/num.h"
+#include "worker/engine/costs.h"
+
+static const double learn_rate = 0.1;
+
+// Before anything is known of a stream: what the published drafters and the demo's do on text they know.
+static const double priors[ENGINE_DRAFT_KINDS][3] = {
+    [ENGINE_DRAFT_COPY] = {0.95, 0.95, 0.95},  [ENGINE_DRAFT_MTP] = {0.9, 0.8, 0.7},
+    [ENGINE_DRAFT_DFLASH] = {0.85, 0.8, 0.78}, [ENGINE_DRAFT_DFLASH2] = {0.85, 0.8, 0.78},
+    [ENGINE_DRAFT_TREE] = {0.85, 0.8, 0.78},
+};
+
+void draft_width_init(struct draft_width *w, enum engine_draft kind) {
+    *w = (struct draft_width){.kind = kind, .gap = DRAFT_GAP_FIRST};
+    for (uint32_t j = 0; j < ENGINE_WINDOW_ROWS_MAX; j++) w->kept[j] = priors[kind][min_u32(j, 2)];
+}
+
+// Tokens per time of n drafts are (1 + sum of the chances that the first 1 .. n are kept) / costs.
+static uint32_t best_count(const struct draft_width *w, const struct costs *c, uint32_t max) {
+    uint32_t best = 0;
+    double tokens = 1, chance = 1, best_rate = 1 / costs_round(c, w->kind, 0);
+    for (uint32_t n = 1; n <= max; n++) {
+        chance *= w->kept[n - 1];
+        tokens += chance;
+        double rate = tokens / costs_round(c, w->kind, n);
+        if (rate <= best_rate) continue;
+        best_rate = rate;
+        best = n;
+    }
+    return best;
+}
+
+uint32_t draft_width_pick(struct draft_width *w, const struct costs *c, uint32_t max) {
+    uint32_t best = best_count(w, c, max);
+    if (!max) return 0;
+    if (best) {
+        w->idle = 0;
+        w->gap = DRAFT_GAP_FIRST;
+        bool deeper = ++w->turns % DRAFT_DEEPER_EVERY == 0;
+        return min_u32(best + deeper, max);
+    }
+    if (w->idle++ < w->gap) return 0;
+    w->idle = 0;
+    w->gap = min_u32(2 * w->gap, DRAFT_GAP_MAX);
+    return 1;
+}
+
+void draft_width_learn(struct draft_width *w, uint32_t drafted, uint32_t kept) {
+    for (uint32_t j = 0; j < drafted && j <= kept; j++)
+        w->kept[j] += learn_rate * ((j < kept ? 1.0 : 0.0) - w->kept[j]);
+}

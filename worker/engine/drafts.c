@@ -1,0 +1,317 @@
+/* drafts: see drafts.h. */
+#include "worker/engine/drafts.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/num.h"
+#include "worker/engine/carve.h"
+#include "worker/engine/model_qwen3_5.h"
+#include "worker/engine/stream.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef HAS_DFLASH
+int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
+                const struct drafter_limits *lim, struct err *e) {
+    (void)ret, (void)m, (void)lim;
+    return err_set(e, ST_UNSUPPORTED, "drafter '%s': this build has no block drafters", dir);
+}
+#endif
+#ifndef HAS_MTP
+int mtp_open(struct drafter *ret, const struct model *m, const struct drafter_limits *lim,
+             struct err *e) {
+    (void)ret, (void)m, (void)lim;
+    return err_set(e, ST_UNSUPPORTED, "this build does not run MTP heads");
+}
+#endif
+
+static bool is(const char *setting, const char *value) {
+    return setting && !strcmp(setting, value);
+}
+
+static bool no_drafts(const struct engine_config *c) {
+    return !c->drafter || is(c->drafter, "none");
+}
+
+static bool all_kinds(const struct engine_config *c) {
+    return !c->draft_kinds || !*c->draft_kinds || is(c->draft_kinds, "all");
+}
+
+// Whether the list names the kind. "all" names none: nobody insists on it.
+static bool lists(const struct engine_config *c, enum engine_draft kind) {
+    const char *name = costs_kind(kind);
+    size_t len = strlen(name);
+    if (all_kinds(c)) return false;
+    for (const char *at = c->draft_kinds; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (!strncmp(at, name, len) && (at[len] == ',' || !at[len])) return true;
+    }
+    return false;
+}
+
+static bool may(const struct engine_config *c, enum engine_draft kind) {
+    return all_kinds(c) || lists(c, kind);
+}
+
+static int check_kinds(const struct engine_config *c, struct err *e) {
+    if (all_kinds(c)) return ST_OK;
+    for (const char *at = c->draft_kinds;; at++) {
+        size_t len = strcspn(at, ",");
+        uint32_t k = 0;
+        while (k < ENGINE_DRAFT_TREE &&
+               (strlen(costs_kind(k)) != len || strncmp(costs_kind(k), at, len)))
+            k++;
+        if (k == ENGINE_DRAFT_TREE)
+            return err_set(e, ST_INVAL,
+                           "draft-kinds: wanted all, or some of copy,mtp,dflash,dflash2, found "
+                           "'%.*s'",
+                           (int)min_size(len, 40), at);
+        at += len;
+        if (!*at) return ST_OK;
+    }
+}
+
+static void carve_more(void *arg, struct carve *c) {
+    struct drafts *d = arg;
+    d->lim.slots = d->target->lim.slots;
+    d->lim.rows_max = d->target->lim.rows_max;
+    d->lim.context_max = d->target->lim.pages_per_slot * KV_PAGE_TOKENS;
+    uint64_t before = carve_bytes(c);
+    d->model.carve(d->model.self, c);
+    d->model_bytes = carve_bytes(c) - before;
+}
+
+static int take_model(struct drafts *d, struct err *e) {
+    uint32_t k = 0;
+    while (k < ENGINE_DRAFT_KINDS && strcmp(costs_kind(k), d->model.kind)) k++;
+    d->has_model = true;
+    if (k == ENGINE_DRAFT_KINDS || k == ENGINE_DRAFT_COPY || !d->model.ids_max)
+        return err_set(e, ST_INTERNAL, "drafter: of an unknown kind '%s'", d->model.kind);
+    d->model_kind = k;
+    d->target->taps = d->model.taps;
+    d->target->carve_more = carve_more;
+    d->target->carve_more_arg = d;
+    return ST_OK;
+}
+
+// The checkpoint's own head, where there is one; a list that names it insists.
+static int open_mtp(struct drafts *d, const struct engine_config *c, struct err *e) {
+    struct err why = {0};
+    if (!may(c, ENGINE_DRAFT_MTP)) return ST_OK;
+    int st = mtp_open(&d->model, d->target, &d->lim, &why);
+    if (!st) return take_model(d, e);
+    if (st != ST_UNSUPPORTED || lists(c, ENGINE_DRAFT_MTP)) return err_set(e, st, "%s", why.msg);
+    snprintf(d->rule, sizeof d->rule, "; no MTP: %.150s", why.msg);
+    return ST_OK;
+}
+
+static int open_folder(struct drafts *d, const struct engine_config *c, struct err *e) {
+    int st = dflash_open(&d->model, c->drafter, d->target, &d->lim, e);
+    if (!st) st = take_model(d, e);
+    if (!st && !may(c, d->model_kind))
+        st = err_set(e, ST_INVAL, "draft-kinds: wanted the drafter's own, %s, among '%s'",
+                     d->model.kind, c->draft_kinds);
+    return st;
+}
+
+static int open_model(struct drafts *d, const struct engine_config *c, struct err *e) {
+    if (c->own_drafter) {
+        d->model = *c->own_drafter;
+        return take_model(d, e);
+    }
+    return is(c->drafter, "auto") ? open_mtp(d, c, e) : open_folder(d, c, e);
+}
+
+// How many rows of a window each stream may have in a round.
+static void set_rows(struct drafts *d, const struct engine_config *c) {
+    bool any = d->copies || d->has_model;
+    d->rows_max = any ? c->draft_rows ? c->draft_rows : DRAFT_ROWS_DEFAULT : 1;
+    d->target->window_rows = any ? d->rows_max : 0;
+}
+
+int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, bool gpu,
+                struct err *e) {
+    *d = (struct drafts){.target = m, .rows_max = 1};
+    d->lim.quantize_min = c->drafter_quantize_min;
+    costs_builtin(&d->costs);
+    int st = check_kinds(c, e);
+    if (st || no_drafts(c)) return st;
+    if (c->draft_rows > ENGINE_WINDOW_ROWS_MAX || c->draft_rows == 1)
+        return err_set(e, ST_INVAL, "draft-rows: wanted 2 to %d, found %u", ENGINE_WINDOW_ROWS_MAX,
+                       c->draft_rows);
+    if (gpu && is(c->drafter, "auto") && all_kinds(c)) {
+        snprintf(d->rule, sizeof d->rule, "; auto is none on a GPU: drafts are not proved there");
+        return ST_OK;
+    }
+    if (gpu)
+        return err_set(
+            e, ST_UNSUPPORTED,
+            "drafter: wanted none on a GPU, where drafts are not proved yet, found '%s', "
+            "draft-kinds '%s'",
+            c->drafter, all_kinds(c) ? "all" : c->draft_kinds);
+    d->copies = may(c, ENGINE_DRAFT_COPY);
+    st = open_model(d, c, e);
+    set_rows(d, c);
+    return st;
+}
+
+static void drop_model(struct drafts *d) {
+    if (d->has_model && d->model.close) d->model.close(d->model.self);
+    d->has_model = false;
+    d->model_bytes = 0;
+    d->target->taps = (struct model_taps){0};
+    d->target->carve_more = NULL;
+}
+
+bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
+    if (d->has_model && is(c->drafter, "auto") && !lists(c, d->model_kind)) {
+        drop_model(d);
+        snprintf(d->rule, sizeof d->rule, "; no %s: memory is short", costs_kind(d->model_kind));
+    } else if (d->copies && !d->has_model && !lists(c, ENGINE_DRAFT_COPY)) {
+        d->copies = false;
+        snprintf(d->rule, sizeof d->rule, "; none: memory is short");
+    } else {
+        return false;
+    }
+    set_rows(d, c);
+    return true;
+}
+
+void drafts_off(struct drafts *d) {
+    drop_model(d);
+    d->copies = false;
+    d->rows_max = 1;
+    d->target->window_rows = 0;
+}
+
+int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
+                      const char *shape, struct err *e) {
+    if (!c->costs || !*c->costs) return ST_OK;
+    return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+}
+
+static void fill_rule(struct drafts *d) {
+    char why[DRAFT_RULE_BYTES - 80];
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, d->rule);
+    if (d->rows_max == 1)
+        snprintf(d->rule, sizeof d->rule, "none%s", why);
+    else
+        snprintf(d->rule, sizeof d->rule, "%s%s%s, up to %u a round and stream%s",
+                 d->has_model ? d->model.kind : "", d->has_model && d->copies ? " and " : "",
+                 d->copies ? "copies" : "", d->rows_max - 1, why);
+}
+
+void drafts_make(struct drafts *d, uint32_t slots) {
+    d->slots_count = slots;
+    d->slots = mem_calloc(slots, sizeof *d->slots);
+    d->asks = mem_calloc(slots, sizeof *d->asks);
+    d->told = mem_calloc(slots, sizeof *d->told);
+    fill_rule(d);
+}
+
+void drafts_close(struct drafts *d) {
+    if (d->target) drop_model(d);
+    free(d->slots);
+    free(d->asks);
+    free(d->told);
+    *d = (struct drafts){0};
+}
+
+void drafts_begin(struct drafts *d, struct stream *s, bool draft) {
+    struct draft_slot *slot = &d->slots[s->slot];
+    *slot = (struct draft_slot){.on = draft && d->rows_max > 1};
+    if (!slot->on) return;
+    slot->model = d->has_model;
+    if (d->copies) copy_draft_init(&slot->copy, &s->arena, s->total);
+    draft_width_init(&slot->copy_width, ENGINE_DRAFT_COPY);
+    draft_width_init(&slot->model_width, d->model_kind);
+}
+
+// Rows behind the anchor's whose draws could count: not past the reply's end, nor past an id that is forced.
+static uint32_t room_of(const struct drafts *d, const struct stream *s) {
+    uint32_t generated = s->count - s->prompt_count;
+    uint32_t room = min_u32(d->rows_max - 1, s->total - s->count - 1);
+    if (!s->in_thought) return room;
+    return min_u32(room, s->thought.budget > generated ? s->thought.budget - generated : 0);
+}
+
+static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct stream *s,
+                         uint32_t room) {
+    bool block = slot->model && d->model_kind != ENGINE_DRAFT_MTP;
+    uint32_t n =
+        copy_draft_propose(&slot->copy, s->ids, s->count,
+                           block ? COPY_MATCH_BLOCK : COPY_MATCH_LEAST, room, slot->ids + 1);
+    if (!n) return;
+    slot->kind = ENGINE_DRAFT_COPY;
+    slot->count = draft_width_pick(&slot->copy_width, &d->costs, n);
+}
+
+static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
+                      uint32_t room, uint32_t *asks) {
+    uint32_t want =
+        draft_width_pick(&slot->model_width, &d->costs, min_u32(room, d->model.ids_max));
+    if (!want) return;
+    d->asks[(*asks)++] = (struct draft_ask){.slot = s->slot,
+                                            .anchor = s->ids[s->rows],
+                                            .pos = s->rows,
+                                            .want = want,
+                                            .sampling = &s->sampling};
+}
+
+static void take_blocks(struct drafts *d, uint32_t asks) {
+    if (asks) d->model.propose(d->model.self, d->asks, asks);
+    for (uint32_t i = 0; i < asks; i++) {
+        const struct draft_ask *a = &d->asks[i];
+        struct draft_slot *slot = &d->slots[a->slot];
+        assert(a->ret_count <= a->want);
+        slot->kind = d->model_kind;
+        slot->count = a->ret_count;
+        memcpy(slot->ids + 1, a->ret_ids, a->ret_count * sizeof *a->ret_ids);
+    }
+}
+
+void drafts_propose(struct drafts *d, struct stream *streams) {
+    uint32_t asks = 0;
+    if (d->rows_max == 1) return;
+    for (uint32_t i = 0; i < d->slots_count; i++) {
+        const struct stream *s = &streams[i];
+        struct draft_slot *slot = &d->slots[i];
+        slot->count = 0;
+        if (!slot->on || !stream_decoding(s) || s->finish || stream_pending(s) != 1) continue;
+        uint32_t room = room_of(d, s);
+        slot->ids[0] = s->ids[s->rows];
+        if (!room) continue;
+        if (d->copies) propose_copy(d, slot, s, room);
+        if (!slot->count && slot->model) ask_model(d, slot, s, room, &asks);
+    }
+    take_blocks(d, asks);
+}
+
+void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows) {
+    struct draft_slot *slot = &d->slots[s->slot];
+    uint32_t n = slot->count, kept = kept_rows - 1;
+    if (!n) return;
+    slot->drafted[slot->kind] += n;
+    slot->accepted[slot->kind] += kept;
+    slot->count = 0;
+    if (slot->kind != ENGINE_DRAFT_COPY) {
+        draft_width_learn(&slot->model_width, n, kept);
+        return;
+    }
+    draft_width_learn(&slot->copy_width, n, kept);
+    copy_draft_result(&slot->copy, n, kept);
+}
+
+void drafts_absorb(struct drafts *d, const struct run *runs, uint32_t count,
+                   const struct stream *streams) {
+    uint32_t n = 0;
+    if (!d->has_model) return;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct stream *s = &streams[runs[i].slot];
+        if (!runs[i].count || !d->slots[s->slot].model) continue;
+        d->told[n++] = (struct draft_rows){.run = runs[i], .ids = s->ids, .ids_count = s->count};
+    }
+    if (n) d->model.absorb(d->model.self, d->told, n);
+}
