@@ -48,6 +48,12 @@ const char *frame_state_name(enum frame_state s) {
     return (unsigned)s < FRAME_STATE_END && names[s] ? names[s] : "unknown";
 }
 
+const char *frame_draft_kind(uint32_t kind) {
+    static const char *const names[FRAME_DRAFT_KINDS] = {"copy", "mtp", "dflash", "dflash2",
+                                                         "tree"};
+    return kind < FRAME_DRAFT_KINDS ? names[kind] : "unknown";
+}
+
 const char *frame_fail_name(enum frame_fail_code c) {
     static const char *const names[FRAME_FAIL_CODE_END] = {
         [FRAME_FAIL_FULL] = "full",

@@ -61,6 +61,7 @@ struct
     const uint8_t *le; // count * 4 bytes
     uint32_t count;
 };
+const char *frame_draft_kind(uint32_t kind); // "copy", "mtp", ..
 uint32_t frame_id_at(const struct frame_ids *l, uint32_t i);
 
 struct frame_stream {

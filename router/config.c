@@ -164,7 +164,17 @@ static const struct setting table[] = {
      "handed on to workers: part of the free memory they take"},
     {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|bf16|fp8|f32", NULL,
      "handed on to workers: type of keys and values"},
-    {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0, "none|ulp|stale-conv", NULL,
+    {"drafter", SETTING_STRING, IN(drafter), "auto", 0, 0, NULL, NULL,
+     "handed on to workers: auto (the checkpoint's MTP head and copies), none, or the folder of a "
+     "drafter"},
+    {"draft-kinds", SETTING_STRING, IN(draft_kinds), "all", 0, 0, NULL, NULL,
+     "handed on to workers: kinds of drafts allowed, a list of copy,mtp,dflash,dflash2"},
+    {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, 32, NULL, "rows",
+     "handed on to workers: rows of one stream in a round; 0: the engine's default"},
+    {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
+     "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
+    {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
 static bool is_secret(const struct setting *t) {
@@ -172,9 +182,9 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {"backend", "embedding",       "context",
-                                        "streams", "threads",         "chunk",
-                                        "kv",      "memory-fraction", "debug.fault"};
+static const char *const handed_on[] = {
+    "backend",         "embedding", "context",     "streams",    "threads", "chunk",      "kv",
+    "memory-fraction", "drafter",   "draft-kinds", "draft-rows", "costs",   "debug.fault"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;

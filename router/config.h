@@ -60,7 +60,8 @@ struct config {
     char *backend, *embedding;
     int64_t context, streams, threads, chunk;
     double memory_fraction;
-    char *kv;
+    char *kv, *drafter, *draft_kinds, *costs;
+    int64_t draft_rows;
     char *debug_fault;
 
     struct settings settings; // the table bound to this struct

@@ -190,6 +190,15 @@ void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tok
     if (rank < SNAPSHOT_WORKERS_MAX) add(&m->worker_counts[rank].prompt_tokens, prompt_tokens);
 }
 
+void metrics_worker_drafted(struct metrics *m, uint32_t rank,
+                            const uint64_t drafted[FRAME_DRAFT_KINDS],
+                            const uint64_t accepted[FRAME_DRAFT_KINDS]) {
+    for (uint32_t k = 0; rank < SNAPSHOT_WORKERS_MAX && k < FRAME_DRAFT_KINDS; k++) {
+        add(&m->worker_counts[rank].drafted[k], drafted[k]);
+        add(&m->worker_counts[rank].accepted[k], accepted[k]);
+    }
+}
+
 void metrics_key_tokens(struct metrics *m, const char *key, uint64_t prompt, uint64_t generated) {
     pthread_mutex_lock(&m->names_lock);
     size_t i = 0;

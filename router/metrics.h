@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/frame.h"
 #include "router/apierr.h"
 #include "router/backend.h"
 
@@ -114,6 +115,10 @@ void metrics_worker_failed(struct metrics *m, uint32_t rank, enum backend_failur
 // One TOKENS frame: what it carried, for whichever streams. Counted here, not by the worker, so that the sums go on
 // over its restarts.
 void metrics_worker_round(struct metrics *m, uint32_t rank, double seconds, uint64_t tokens);
+// By kind, as DONE has them.
+void metrics_worker_drafted(struct metrics *m, uint32_t rank,
+                            const uint64_t drafted[FRAME_DRAFT_KINDS],
+                            const uint64_t accepted[FRAME_DRAFT_KINDS]);
 void metrics_worker_filled(struct metrics *m, uint32_t rank, uint64_t prompt_tokens);
 
 // The whole page, text format 0.0.4; rank at least 0: what is known of that worker alone.

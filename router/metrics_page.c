@@ -333,6 +333,18 @@ static void worker_counter(struct page *p, const char *name, const char *help, c
     }
 }
 
+static void worker_kinds(struct page *p, const char *name, const char *help, bool accepted) {
+    family(p, name, "counter", help);
+    for (uint32_t i = 0; i < p->s->worker_count; i++)
+        for (uint32_t k = 0; k < FRAME_DRAFT_KINDS && is_asked(p, &p->s->workers[i]); k++) {
+            uint32_t rank = p->s->workers[i].rank;
+            const counter *c =
+                accepted ? p->m->worker_counts[rank].accepted : p->m->worker_counts[rank].drafted;
+            strbuf_printf(p->out, "%s{rank=\"%u\",kind=\"%s\"} %" PRIu64 "\n", name, rank,
+                          frame_draft_kind(k), counter_get(&c[k]));
+        }
+}
+
 static void worker_failures(struct page *p) {
     family(p, "railyard_worker_failures_total", "counter", "Workers that ended unasked, by why");
     for (uint32_t i = 0; i < p->s->worker_count; i++)
@@ -352,6 +364,8 @@ static void worker_counters(struct page *p) {
                    &p->m->worker_counts[0].tokens, stride);
     worker_counter(p, "railyard_worker_prompt_tokens_total", "Filled prompt tokens",
                    &p->m->worker_counts[0].prompt_tokens, stride);
+    worker_kinds(p, "railyard_worker_drafted_total", "Drafted tokens of ended streams", false);
+    worker_kinds(p, "railyard_worker_accepted_total", "Those of them that were kept", true);
 }
 
 static void workers(struct page *p) {

@@ -56,6 +56,7 @@ struct metrics {
     counter worker_failures[SNAPSHOT_WORKERS_MAX][BACKEND_FAILURE_COUNT];
     struct {
         counter rounds, tokens, prompt_tokens;
+        counter drafted[FRAME_DRAFT_KINDS], accepted[FRAME_DRAFT_KINDS];
     } worker_counts[SNAPSHOT_WORKERS_MAX];
     struct histogram worker_rounds[SNAPSHOT_WORKERS_MAX];
 

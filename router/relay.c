@@ -289,8 +289,8 @@ static void on_tokens(struct relay *r, struct backend *b, const struct frame_tok
 static void note_done(struct choice *q, const struct frame_done *d) {
     q->cached_tokens = d->cached_tokens;
     for (int k = 0; k < FRAME_DRAFT_KINDS; k++) {
-        q->drafted += d->drafted[k];
-        q->accepted += d->accepted[k];
+        q->drafted[k] += d->drafted[k];
+        q->accepted[k] += d->accepted[k];
     }
     q->logits_hash = d->logits_hash;
     q->has_logits_hash = q->request->params.return_logits_hash;
@@ -303,6 +303,7 @@ static bool asked_to_stop_at(const struct params *p, int64_t id) {
 }
 
 static void on_done(struct relay *r, struct backend *b, const struct frame_done *d) {
+    metrics_worker_drafted(r->server->metrics, backend_rank(b), d->drafted, d->accepted);
     struct choice *q = find(r, b, d->stream);
     if (!q) return;
     bool counts = d->finish == FRAME_FINISH_CANCELLED || d->completion_tokens == q->ids.len;

@@ -144,8 +144,10 @@ static void observe_choice(const struct choice *c, struct metrics *m) {
     metrics_observe_at(m, c->rank, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
     metrics_add_at(m, c->rank, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
     metrics_add_at(m, c->rank, METRIC_PREFIX_HITS, c->cached_tokens);
-    metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted);
-    metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted);
+    for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
+        metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted[k]);
+        metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted[k]);
+    }
 }
 
 static void observe_end(const struct request *r) {
@@ -604,8 +606,12 @@ struct request_figures request_figures(const struct request *r) {
         first_us = earlier(first_us, c->first_us);
         last_us = max_u64(last_us, c->last_us);
         f.rounds += c->rounds;
-        f.drafted += c->drafted;
-        f.accepted += c->accepted;
+        for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
+            f.drafted += c->drafted[k];
+            f.accepted += c->accepted[k];
+            f.drafted_by[k] += c->drafted[k];
+            f.accepted_by[k] += c->accepted[k];
+        }
         f.resumed += c->resume.times;
     }
     f.queue_ms = ms_between(r->received_us, submitted_us);

@@ -110,6 +110,7 @@ struct request_figures { // over all choices; times that are not known yet are 0
     int32_t rank;        // of the first choice
     double queue_ms, prefill_ms, first_token_ms, decode_ms;
     uint64_t rounds, drafted, accepted;
+    uint64_t drafted_by[FRAME_DRAFT_KINDS], accepted_by[FRAME_DRAFT_KINDS];
     uint32_t resumed; // times
 };
 struct request_figures request_figures(const struct request *r);

@@ -60,6 +60,20 @@ static void add_logits_hash(struct strbuf *out, const struct choice *c) {
         strbuf_add_str(out, ",\"logits_hash\":null");
 }
 
+// Of the kinds that there were: "drafts":{"mtp":{"drafted":12,"accepted":9}}
+static void add_drafts(struct strbuf *out, const struct request_figures *f) {
+    const char *comma = "";
+    strbuf_add_str(out, ",\"drafts\":{");
+    for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
+        if (!f->drafted_by[k]) continue;
+        strbuf_printf(out, "%s\"%s\":{\"drafted\":%llu,\"accepted\":%llu}", comma,
+                      frame_draft_kind(k), (unsigned long long)f->drafted_by[k],
+                      (unsigned long long)f->accepted_by[k]);
+        comma = ",";
+    }
+    strbuf_add_char(out, '}');
+}
+
 void shape_extras(struct strbuf *out, const struct request *r) {
     if (!r->server->config->reply_extras) return;
     struct request_figures f = request_figures(r);
@@ -72,6 +86,7 @@ void shape_extras(struct strbuf *out, const struct request *r) {
         f.rank, f.queue_ms, f.prefill_ms, f.first_token_ms, f.decode_ms,
         (unsigned long long)f.rounds, (unsigned long long)f.drafted, (unsigned long long)f.accepted,
         f.rounds ? (double)tokens / (double)f.rounds : 0.0, f.resumed);
+    add_drafts(out, &f);
     add_logits_hash(out, &r->choices[0]);
     strbuf_add_char(out, '}');
 }

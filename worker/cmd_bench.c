@@ -8,6 +8,7 @@
 #include "proto/exit_code.h"
 #include "worker/bench_limits.h"
 #include "worker/cmd.h"
+#include "worker/engine/costs.h"
 #include "worker/engine/engine.h"
 #include "worker/options.h"
 
@@ -15,7 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 32, ROUNDS = 64, FILL = 512, FILLS = 3, STREAMS = 16, CONTEXT = 1024 };
+enum {
+    PROMPT = 32,
+    ROUNDS = 64,
+    COSTS_ROUNDS = 24, // of each count of rows
+    FILL = 512,
+    FILLS = 3,
+    STREAMS = 16,
+    CONTEXT = 1024
+};
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -132,6 +141,91 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     return st;
 }
 
+// A stream that decodes, with room for windows behind it.
+static int decoding_stream(struct engine *eng, uint64_t *ret, uint32_t *ret_id, struct err *e) {
+    uint32_t ids[PROMPT];
+    struct engine_round round = {0};
+    make_prompt(ids, PROMPT, 0);
+    struct engine_request r = {.prompt = ids,
+                               .prompt_count = PROMPT,
+                               .sampling = {.top_p = 1, .repetition = 1},
+                               .max_tokens = FILL - PROMPT,
+                               .ignore_eos = true,
+                               .draft = true,
+                               .top_logprobs = -1};
+    int st = engine_submit(eng, &r, ret, e);
+    while (!st && (!round.count || !round.events[0].ids_count)) st = engine_step(eng, &round, e);
+    if (!st) *ret_id = round.events[0].ids[0];
+    return st;
+}
+
+static int cost_of_rows(struct engine *eng, uint64_t handle, uint32_t anchor, uint32_t rows,
+                        float *logits, double *ret_ms, struct err *e) {
+    double ms[COSTS_ROUNDS];
+    uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
+    make_prompt(ids, rows, 1);
+    ids[0] = anchor;
+    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .ret = logits};
+        uint64_t before = mono_ns();
+        int st = engine_windows(eng, &w, 1, e);
+        if (st) return st;
+        ms[i] = (double)(mono_ns() - before) / 1e6;
+    }
+    *ret_ms = median(ms, COSTS_ROUNDS);
+    return ST_OK;
+}
+
+static double cost_of_drafts(struct engine *eng, uint64_t handle, uint32_t count) {
+    double ms[COSTS_ROUNDS];
+    uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
+    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+        uint64_t before = mono_ns();
+        engine_propose(eng, handle, count, ids);
+        ms[i] = (double)(mono_ns() - before) / 1e6;
+    }
+    return median(ms, COSTS_ROUNDS);
+}
+
+// What a busy machine made cheaper than fewer rows is as dear as they.
+static void never_fall(double *ms, uint32_t count) {
+    for (uint32_t i = 2; i <= count; i++)
+        if (ms[i] < ms[i - 1]) ms[i] = ms[i - 1];
+}
+
+static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
+    const struct engine_info *info = engine_info(eng);
+    uint32_t anchor = 0, k = 0;
+    uint64_t handle = 0;
+    float *logits = mem_alloc((size_t)ENGINE_WINDOW_ROWS_MAX * info->vocab_size * sizeof *logits);
+    int st = decoding_stream(eng, &handle, &anchor, e);
+    for (uint32_t r = 1; !st && r <= ENGINE_WINDOW_ROWS_MAX; r++)
+        st = cost_of_rows(eng, handle, anchor, r, logits, &c->rows_ms[r], e);
+    free(logits);
+    if (st) return st;
+    while (info->drafter && strcmp(costs_kind(k), info->drafter)) k++;
+    for (uint32_t n = 1; info->drafter && n <= info->drafter_ids_max; n++)
+        c->draft_ms[k][n] = cost_of_drafts(eng, handle, n);
+    never_fall(c->rows_ms, ENGINE_WINDOW_ROWS_MAX);
+    never_fall(c->draft_ms[k], info->drafter_ids_max);
+    engine_cancel(eng, handle);
+    return ST_OK;
+}
+
+static int write_costs(const struct options *o, struct engine *eng, struct err *e) {
+    const struct engine_info *info = engine_info(eng);
+    struct costs c = {0};
+    char shape[COSTS_SHAPE_BYTES];
+    costs_shape(shape, info);
+    int st = measure_costs(eng, &c, e);
+    if (!st) st = costs_write(&c, o->write_costs, info->device, shape, ENGINE_WINDOW_ROWS_MAX, e);
+    if (st) return st;
+    printf("  costs: rows of 1, 2, 4, 8, 16: 1 %.2f %.2f %.2f %.2f; written to %s\n",
+           c.rows_ms[2] / c.rows_ms[1], c.rows_ms[4] / c.rows_ms[1], c.rows_ms[8] / c.rows_ms[1],
+           c.rows_ms[16] / c.rows_ms[1], o->write_costs);
+    return ST_OK;
+}
+
 int cmd_bench(const struct options *o) {
     struct engine_config c;
     struct engine *eng = NULL;
@@ -143,7 +237,7 @@ int cmd_bench(const struct options *o) {
                  ? (int)err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1,
                                 c.context_max)
                  : engine_new(&eng, &c, &e);
-    if (!st) st = run(o, eng, &e);
+    if (!st) st = o->write_costs[0] ? write_costs(o, eng, &e) : run(o, eng, &e);
     engine_free(eng);
     if (!st) return EXIT_CODE_OK;
     fprintf(stderr, "railyard-worker: %s\n", e.msg);

@@ -80,6 +80,7 @@ static int run(const struct options *o, struct err *e) {
     if (!o->out[0]) return err_set(e, ST_INVAL, "logits: wanted --out=FILE.npy");
     options_engine(o, &c);
     c.streams_max = 1;
+    c.drafter = NULL; // nothing is drawn
     int st = read_ids(&ids, &j.count, e);
     if (!st && c.context_max == 0) c.context_max = max_u32(j.count, 2);
     if (!st) st = engine_new(&j.eng, &c, e);

@@ -62,6 +62,8 @@ static const struct setting table[] = {
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
+    {"write-costs", SETTING_STRING, IN(write_costs), NULL, 0, 0, NULL, NULL,
+     "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},

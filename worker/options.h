@@ -19,7 +19,7 @@ struct options {
     int64_t device, context, streams, threads, chunk, round_rows, draft_rows;
     double memory_fraction;
     // Subcommands.
-    char *out;
+    char *out, *write_costs;
     bool plan, plan_unified;
     double room_gib;
     int64_t plan_sm;

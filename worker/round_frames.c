@@ -163,13 +163,14 @@ static void release(struct round_frames *f, struct round_stream *s) {
 }
 
 static void cancel(struct round_frames *f, struct round_stream *s) {
-    engine_cancel(f->eng, s->handle);
     struct frame x = {.type = FRAME_DONE,
                       .done = {.stream = s->name,
                                .finish = FRAME_FINISH_CANCELLED,
                                .stop_id = -1,
                                .prompt_tokens = s->prompt_count,
                                .completion_tokens = s->generated}};
+    engine_drafts(f->eng, s->handle, x.done.drafted, x.done.accepted);
+    engine_cancel(f->eng, s->handle);
     put(f, &x);
     release(f, s);
 }

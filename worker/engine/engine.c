@@ -198,6 +198,8 @@ static void fill_info(struct engine *eng) {
     info->draft_rule = eng->drafts.rule;
     info->draft_rows = eng->drafts.rows_max;
     info->drafter_bytes = eng->drafts.model_bytes;
+    info->drafter = eng->drafts.has_model ? eng->drafts.model.kind : NULL;
+    info->drafter_ids_max = eng->drafts.has_model ? eng->drafts.model.ids_max : 0;
     fill_memory(eng);
 }
 
@@ -388,6 +390,15 @@ bool engine_cancel(struct engine *eng, uint64_t handle) {
     struct stream *s = engine_find(eng, handle);
     if (s) engine_release(eng, s);
     return s != NULL;
+}
+
+void engine_drafts(struct engine *eng, uint64_t handle, uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
+                   uint64_t ret_accepted[ENGINE_DRAFT_KINDS]) {
+    const struct stream *s = engine_find(eng, handle);
+    for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) {
+        ret_drafted[k] = s ? eng->drafts.slots[s->slot].drafted[k] : 0;
+        ret_accepted[k] = s ? eng->drafts.slots[s->slot].accepted[k] : 0;
+    }
 }
 
 bool engine_idle(struct engine *eng) {

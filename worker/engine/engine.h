@@ -113,6 +113,8 @@ struct engine_info {
     uint32_t streams_whole;     // streams of the longest context that fit at once
     const char *draft_rule;     // where drafts come from, and why not from elsewhere
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
+    const char *drafter;        // its kind; NULL: there is none
+    uint32_t drafter_ids_max;   // of one block
     uint64_t drafter_bytes;     // of the arena: the drafter's own
 };
 
@@ -202,6 +204,9 @@ struct engine_round {
 // to do, count and rows are 0. ST_DEVICE: the device failed and the engine is good for engine_free only.
 int engine_step(struct engine *eng, struct engine_round *ret, struct err *e);
 bool engine_idle(struct engine *eng);
+// The drafts of a live stream so far, by kind; zeros where there is no such stream.
+void engine_drafts(struct engine *eng, uint64_t handle, uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
+                   uint64_t ret_accepted[ENGINE_DRAFT_KINDS]);
 
 /* State of one stream at a row: what drafts, kept prompts and replay are built on. Opaque bytes on the host side,
  * tied to this engine. Saving is possible between rounds. */
@@ -221,6 +226,10 @@ int engine_submit_from(struct engine *eng, const struct engine_state *s,
  * asked for, [rows_count, vocab_size] row-major. Rows ascend. chunk 0: the engine's default. */
 int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint32_t chunk,
                   const uint32_t *rows, uint32_t rows_count, float *ret, struct err *e);
+
+// What the drafter proposes behind a decoding stream's last id now, for measurements: nothing changes. Up to want ids, of the
+// stream's draft_rows - 1; returns how many. 0 without a drafter, or for a stream that takes no drafts or does not decode.
+uint32_t engine_propose(struct engine *eng, uint64_t handle, uint32_t want, uint32_t *ret);
 
 struct engine_window {
     uint64_t handle;

@@ -73,6 +73,22 @@ int engine_logits(struct engine *eng, const uint32_t *ids, uint32_t count, uint3
     return st;
 }
 
+uint32_t engine_propose(struct engine *eng, uint64_t handle, uint32_t want, uint32_t *ret) {
+    const struct stream *s = engine_find(eng, handle);
+    struct drafts *d = &eng->drafts;
+    if (!s || !d->has_model || !d->slots[s->slot].model || !stream_decoding(s) || s->finish)
+        return 0;
+    struct draft_ask *a = &d->asks[0];
+    *a = (struct draft_ask){.slot = s->slot,
+                            .anchor = s->ids[s->rows],
+                            .pos = s->rows,
+                            .want = min_u32(want, min_u32(d->model.ids_max, d->rows_max - 1)),
+                            .sampling = &s->sampling};
+    d->model.propose(d->model.self, a, 1);
+    memcpy(ret, a->ret_ids, a->ret_count * sizeof *ret);
+    return a->ret_count;
+}
+
 static int check_window(struct engine *eng, const struct engine_window *w, uint32_t rows_left,
                         struct err *e) {
     const struct stream *s = engine_find(eng, w->handle);

@@ -1,0 +1,188 @@
+"""Drafts change no reply: with them, without ("draft": false), whole, streamed, alone, eight together, and after a worker was
+killed, each request has the same ids and the same bits of its logits. The comparison counts what was kept and what was wound
+back, and must find a planted fault.
+"""
+
+import collections
+import concurrent.futures
+import os
+import signal
+
+from harness import MODEL, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
+
+# Text that the model copies is where copies come true; a story and a sampled one are where they fail.
+LIST = "Copy this list: red lamp, blue key, golden book, small cat, brave dog, old king, young queen, deep river, green forest."
+PROMPTS = [LIST + " " + LIST, "Repeat after me: the cat ran under the house and the dog ran under the house and the cat slept.",
+           "Tell me a story about a brave fox.", "12 + 7 = ", LIST, "Count: one two three one two three one two three one two",
+           "What is your name?", "Write the word lamp twenty times: lamp lamp lamp lamp lamp lamp"]
+
+
+def request(i, **more):
+    body = {"messages": [{"role": "user", "content": PROMPTS[i]}], "max_tokens": 100, "return_logits_hash": True,
+            "return_token_ids": True, "seed": 40 + i, "temperature": 0}
+    if i % 2:
+        body |= {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+    body |= ({"ignore_eos": True, "max_tokens": 200}, {"logprobs": True, "top_logprobs": 3, "max_tokens": 60}, {"thinking_token_budget": 20},
+             {"stop": ["lamp", "zz"]}, {"min_tokens": 30}, {"logit_bias": {"40": 5}}, {}, {"ignore_eos": True, "max_tokens": 200, "temperature": 0.7, "presence_penalty": 0, "frequency_penalty": 0})[i]
+    return body | more
+
+
+REQUESTS = [request(i) for i in range(len(PROMPTS))]
+
+
+def digest(choice, extras):
+    """What must be equal of a reply; its logprobs with it."""
+    logprobs = choice.get("logprobs")
+    return (choice["token_sha256"], extras["logits_hash"], choice["finish_reason"], choice["stop_reason"],
+            [(x["token"], x["logprob"], str(x["top_logprobs"])) for x in logprobs["content"]] if logprobs else None)
+
+
+class Counts:
+    """Drafts of replies, by kind."""
+
+    def __init__(self):
+        self.drafted, self.accepted, self.rounds, self.tokens = collections.Counter(), collections.Counter(), 0, 0
+
+    def add(self, reply):
+        x = reply["railyard"]
+        for kind, n in x["drafts"].items():
+            self.drafted[kind] += n["drafted"]
+            self.accepted[kind] += n["accepted"]
+        check_eq((x["drafted"], x["accepted"]),
+                 (sum(n["drafted"] for n in x["drafts"].values()), sum(n["accepted"] for n in x["drafts"].values())), "sums by kind")
+        self.rounds += x["rounds"]
+        self.tokens += reply["usage"]["completion_tokens"]
+
+    def text(self):
+        return f"{self.tokens} tokens in {self.rounds} rounds; " + (", ".join(
+            f"{k}: accepted {self.accepted[k]}, rejected {self.drafted[k] - self.accepted[k]}" for k in sorted(self.drafted)) or "no drafts")
+
+
+def ask(server, body, counts=None):
+    reply = server.chat(**body)
+    if counts:
+        counts.add(reply)
+    return digest(reply["choices"][0], reply["railyard"])
+
+
+def stream(server, body):
+    """As ask, of a stream: log-probabilities gathered from its chunks."""
+    chunks = [c for c in server.stream(**body) if c["choices"]]
+    last = chunks[-1]
+    found = [x for c in chunks if c["choices"][0].get("logprobs") for x in c["choices"][0]["logprobs"]["content"]]
+    return digest({**last["choices"][0], "logprobs": {"content": found} if found else None}, last["railyard"])
+
+
+KNOWN = []
+
+
+def plain():
+    """Every reply without drafts, each alone."""
+    if not KNOWN:
+        counts = Counts()
+        KNOWN.extend(ask(shared(), {**body, "draft": False}, counts) for body in REQUESTS)
+        check_eq(sum(counts.drafted.values()), 0, "drafts of requests that want none")
+    return KNOWN
+
+
+def unequal(found):
+    return sum(f != w for f, w in zip(found, plain(), strict=True))
+
+
+def together(server, requests, counts=None):
+    with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+        with server.stopped(server.wait_worker()["pid"]):
+            runs = [pool.submit(ask, server, body, counts) for body in requests]
+            wait_for(lambda: server.running_streams() + server.metric("vllm:num_requests_waiting") == len(requests), "all are sent")
+        return [r.result() for r in runs]
+
+
+@test
+def a_drafted_reply_is_the_undrafted_one_alone_and_streamed():
+    counts = Counts()
+    check_eq(unequal([ask(shared(), body, counts) for body in REQUESTS]), 0, "replies that differ from undrafted ones")
+    for i in (1, 2, 3, 6):
+        check_eq(stream(shared(), REQUESTS[i]), plain()[i], "a stream and the undrafted reply")
+    note(counts.text())
+    check(sum(counts.accepted.values()) > 30 and counts.drafted != counts.accepted, counts.text())
+    check(counts.rounds < counts.tokens, counts.text())
+
+
+@test
+def eight_drafted_replies_together_are_the_undrafted_ones_in_as_many_rounds():
+    alone, beside = Counts(), Counts()
+    for body in REQUESTS:
+        ask(shared(), body, alone)
+    check_eq(unequal(together(shared(), REQUESTS, beside)), 0, "replies that differ from undrafted ones")
+    note(beside.text())
+    check_eq((beside.tokens, beside.drafted, beside.accepted), (alone.tokens, alone.drafted, alone.accepted), "drafts together and alone")
+    check_eq(beside.rounds, alone.rounds, "rounds together and alone")
+
+
+@test
+def drafted_replies_go_on_after_their_worker_was_killed():
+    with Server() as s:
+        body = request(0, max_tokens=600)
+        wanted = ask(s, {**body, "draft": False})
+        resumed = 0
+        for _ in range(20):
+            pid = s.wait_worker()["pid"]
+            with s.connect() as c:
+                c.send_request("POST", "/v1/chat/completions", {**body, "stream": True})
+                reader = EventReader(c)
+                chunks = [reader.next() for _ in range(3)]
+                os.kill(pid, signal.SIGKILL)
+                chunks += reader.rest()
+            chunks = [x for x in chunks if x and x != "[DONE]" and x["choices"]]
+            check_eq(digest({**chunks[-1]["choices"][0], "logprobs": None}, chunks[-1]["railyard"]), wanted, "a reply with a death in it")
+            s.wait_worker(other_than_pid=pid)
+            resumed += chunks[-1]["railyard"]["resumed"]
+            if resumed:
+                break  # else the reply was through before the kill
+        check(resumed, "no reply was interrupted")
+
+
+@test
+def the_counts_of_drafts_are_in_metrics_and_access_log():
+    with Server() as s:
+        counts = Counts()
+        for i in (0, 5):
+            ask(s, REQUESTS[i], counts)
+        for kind, n in counts.drafted.items():
+            check_eq(s.metric("railyard_worker_drafted_total", kind=kind, rank="0"), n, f"drafted of kind {kind}")
+            check_eq(s.metric("railyard_worker_accepted_total", kind=kind, rank="0"), counts.accepted[kind], f"accepted of kind {kind}")
+        check_eq(s.metric("vllm:spec_decode_num_draft_tokens_total"), sum(counts.drafted.values()), "drafted")
+        check_eq(s.metric("vllm:spec_decode_num_accepted_tokens_total"), sum(counts.accepted.values()), "accepted")
+        lines = [x for x in s.access_lines() if x.get("completion_tokens")]
+        check_eq((sum(x["drafted"] for x in lines), sum(x["accepted"] for x in lines), sum(x["rounds"] for x in lines)),
+                 (sum(counts.drafted.values()), sum(counts.accepted.values()), counts.rounds), "the access log")
+
+
+@test
+def a_server_without_drafts_has_none_and_the_same_replies():
+    with Server("--drafter=none") as s:
+        counts = Counts()
+        check_eq(unequal([ask(s, body, counts) for body in REQUESTS]), 0, "replies that differ")
+        check_eq((sum(counts.drafted.values()), counts.rounds), (0, counts.tokens), "drafts and rounds")
+        check_in("drafts     none", s.log_text(), "the worker's report")
+
+
+@test
+def settings_that_cannot_be_are_refused_by_name():
+    for flag, text in (("--draft-kinds=copy,eagle", "eagle"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
+                       ("--costs=/nonexistent", "/nonexistent")):
+        status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
+        check(status != 0, flag)
+        check_in(text, err, flag)
+
+
+@test
+def a_planted_fault_in_windows_is_found():
+    for fault in ("window-rope", "short-conv", "short-s"):
+        with Server(f"--debug.fault={fault}") as s:
+            n = unequal([ask(s, body) for body in REQUESTS])
+            note(f"{fault}: {n} replies differ")
+            check(n > 0, f"the planted fault {fault} was not found")
+
+
+main()
