@@ -119,7 +119,7 @@ if [ -n "$sanitizers" ]; then
     fi
     if step 'build tsan' "$top/build-tsan.log" build tsan -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false; then
         for s in $suites; do
-            case $s in unit | mock | e2e) suite tsan "$s" ;; esac # goldens and corpora have one thread or none of ours
+            case $s in unit | e2e) suite tsan "$s" ;; esac # mocks, goldens and corpora have one thread
         done
     fi
 fi

@@ -59,7 +59,8 @@ class Faulty:
 
     def __enter__(self):
         self.server = Server(command="router", wait_ready=False)
-        self.worker = Worker(self.server, "--debug.fault=ulp")
+        # A prompt takes many rounds, so that streams which begin together meet in some.
+        self.worker = Worker(self.server, "--debug.fault=ulp", "--chunk=1")
         self.server.wait_ready()
         return self.server
 

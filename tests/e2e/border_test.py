@@ -374,9 +374,10 @@ def case_44_slow_heads_are_cut_and_nobody_notices():
     s = short_times()
     count = 20 if SMALL else 200
     with bystander(s, f"{count} slow heads"), contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(s.connect()) for _ in range(count)]
-        for c in slow:
-            c.send(b"GET /livez HTTP/1.1\r\nHost: a\r\nX-Long: ")
+        slow = []
+        for _ in range(count):  # at once: the time of the first begins with its connection
+            slow.append(stack.enter_context(s.connect()))
+            slow[-1].send(b"GET /livez HTTP/1.1\r\nHost: a\r\nX-Long: ")
         with trickling(slow[:4], b"x" * 2000):
             for c in slow:
                 check_eq(c.closed(), b"", "answer")
@@ -388,10 +389,11 @@ def case_44_slow_bodies_are_408_and_nobody_notices():
     count = 20 if SMALL else 200
     head = request_bytes("POST", CHAT, b"", [("Content-Length", "3000")])
     with bystander(s, f"{count} slow bodies"), contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(s.connect()) for _ in range(count)]
-        for c in slow:
-            c.method = "POST"
-            c.send(head)
+        slow = []
+        for _ in range(count):
+            slow.append(stack.enter_context(s.connect()))
+            slow[-1].method = "POST"
+            slow[-1].send(head)
         with trickling(slow[:4], b" " * 3000):
             for c in slow:
                 r = c.read_response()

@@ -11,7 +11,7 @@ from harness import (SMALL, EventReader, Server, Worker, alive, check, check_eq,
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 120, "ignore_eos": True,
         "seed": 7, "temperature": 0.9}
-LONG = {**BODY, "max_tokens": 2000}
+LONG = {**BODY, "max_tokens": 300 if SMALL else 1000}
 
 
 def admin(s, method, path, body=None, status=None):
@@ -66,8 +66,8 @@ def a_drained_worker_finishes_its_streams_and_takes_no_more():
         both_ready(s)
         wanted = sha(s.chat(**LONG))
         stream = Stream(s, LONG)
-        post(s, f"workers/{stream.worker}/drain", 202)
-        for _ in range(20):
+        post(s, f"workers/{stream.worker}/drain", 202, timeout_s=3600)
+        for _ in range(10):
             r = s.post(CHAT, {**BODY, "max_tokens": 2})
             check_eq(int(r.header("x-railyard-worker")), 1 - stream.worker, "worker of a request behind the drain")
         check_eq(stream.sha(), wanted, "hash")
@@ -86,8 +86,8 @@ def streams_move_at_once_or_at_the_timeout_and_have_the_same_ids():
         both_ready(s)
         wanted = sha(s.chat(**LONG))
         for how in ({"streams": "move"}, {"timeout_s": 0.05}):
-            stream = Stream(s, LONG)
-            post(s, f"workers/{stream.worker}/drain", 202, **how)
+            with s.caught(lambda: [Stream(s, LONG)], 1, 0, 1) as [stream]:
+                post(s, f"workers/{stream.worker}/drain", 202, **how)
             check_eq(stream.sha(), wanted, f"hash with {how}")
             check_eq(stream.resumed(), 1, f"resumed with {how}")
             s.wait_worker(stream.worker, "drained")
@@ -101,8 +101,8 @@ def streams_move_at_once_or_at_the_timeout_and_have_the_same_ids():
 def a_drain_that_cancels_fails_what_runs_at_its_timeout():
     with two() as s:
         both_ready(s)
-        stream = Stream(s, {**LONG, "max_tokens": 3900})
-        post(s, f"workers/{stream.worker}/drain", 202, streams="cancel", timeout_s=0.05)
+        with s.caught(lambda: [Stream(s, {**LONG, "max_tokens": 3900})], 1, 0, 1) as [stream]:
+            post(s, f"workers/{stream.worker}/drain", 202, streams="cancel", timeout_s=0.05)
         last = stream.rest()[-1]
         check_in("error", last, "last event")
         check_eq(last["error"]["code"], "cancelled_by_operator", "code")
@@ -303,8 +303,8 @@ def what_outlives_a_drain_of_the_router_is_told_so():
 @test
 def requests_in_flight_are_listed_without_text_and_can_be_cancelled():
     with Server("--threads=1", "--streams=1", "--worker.progress_s=300") as s:
-        stream = Stream(s, {**LONG, "max_tokens": 3900})
-        with s.stopped(s.worker()["pid"]), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with (s.caught(lambda: [Stream(s, {**LONG, "max_tokens": 3900})], 1) as [stream],
+              concurrent.futures.ThreadPoolExecutor(1) as pool):
             waits = pool.submit(s.post, CHAT, BODY, [("X-Request-Id", "waits")])
             found = wait_for(lambda: len(f := admin(s, "GET", "requests", None, 200).json()) == 2 and f, "both are listed")
             check_eq([(r["state"], r["worker"], r["stream"]) for r in found], [("decode", 0, True), ("queued", -1, False)], "list")

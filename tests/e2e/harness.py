@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -34,7 +35,7 @@ if KIND:
     MODEL = models.make(KIND, SOURCE, MODEL, KIND_DIR.name)
 # Under a sanitizer everything is slower by up to 20: tests then take smaller counts, never other assertions.
 SMALL = os.environ.get("RAILYARD_SMALL") == "1"
-LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300 if SMALL else 120))
+LIMIT_S = int(os.environ.get("RAILYARD_LIMIT_S", 300))
 
 # --------------------------------------------------------------------------------------------------------------------
 # Tests
@@ -159,9 +160,12 @@ def die_with_parent():
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that no server has, from below those that the kernel gives to connections: none of these takes it meanwhile."""
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            port = random.randrange(10_000, 32_000)
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def alive(pid):
@@ -366,7 +370,26 @@ class Server(Process):
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def caught(self, begin, count, *ranks):
+        """begin() starts streams and returns them, each past its first event. Inside the block count of them run and the workers of
+        the ranks (none: 0) stand still. This program may have slept until some were over: then they are begun again."""
+        for _ in range(50):
+            self.caught_pids = [self.wait_worker(rank)["pid"] for rank in ranks or (0,)]
+            streams = begin()
+            with contextlib.ExitStack() as still:
+                for pid in self.caught_pids:
+                    still.enter_context(self.stopped(pid))
+                # What the workers had sent is taken in within the looks.
+                if all(self.running_streams() == count for _ in range(3)):
+                    yield streams
+                    return
+            for stream in streams:
+                stream.rest()
+        raise Failed("50 times streams were over before their workers could be stopped")
 
     @contextlib.contextmanager
     def held(self, body, path="/v1/chat/completions", rank=0):

@@ -6,6 +6,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/ops.h"
 #include "tests/lib/op_cases.h"
+#include "tests/lib/sanitized.h"
 #include "tests/lib/test.h"
 
 #include <math.h>
@@ -83,9 +84,10 @@ TEST(threads_vector_widths_and_groupings_of_rows_change_no_bit) {
               *got = mem_calloc(c->outputs, sizeof *got);
         c->run(&one.ops, c, 0, want);
         for (const char *const *v = ops_cpu_variants(); *v; v++)
-            for (uint32_t threads = 1; threads <= 3; threads++) {
+            // ThreadSanitizer sees with three threads whatever it sees with fewer.
+            for (uint32_t threads = UNDER_TSAN ? 3 : 1; threads <= 3; threads++) {
                 struct device d = device_open(threads, *v);
-                for (uint32_t schedule = 0; schedule <= threads; schedule++) {
+                for (uint32_t schedule = 0; schedule <= threads; schedule += UNDER_TSAN ? 3 : 1) {
                     memset(got, 0, c->outputs * sizeof *got);
                     c->run(&d.ops, c, schedule, got);
                     check_bits(c, want, got, *v, threads, schedule);
