@@ -156,7 +156,8 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     bool ready = server_ready_workers(s) > 0;
     s->no_ready_since_ms = ready ? 0 : s->no_ready_since_ms ? s->no_ready_since_ms : mono_ms();
     s->ever_ready |= ready;
-    if (!r->was_ready && server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
+    if (r->phase < STOPPING_WORKERS && !r->was_ready &&
+        server_ready_workers(s) >= (uint32_t)s->config->ready_workers_min) {
         r->was_ready = true;
         report_ready(s);
         notify_send("READY=1");
