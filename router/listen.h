@@ -73,7 +73,8 @@ uint32_t listener_connections(const struct listener *l);
 void listener_drain(struct listener *l);
 void listener_stop(struct listener *l);
 void listener_cut(struct listener *l);
-// Gives everything back: connections must be none (listener_connections), then the loop must turn until closed is called.
+// Gives everything back: connections must be none (listener_connections), then the loop must turn until closed is called. h2o turns
+// it within: whatever runs on it must not know the listener any more, and closed may be called before this returns.
 void listener_close(struct listener *l, void (*closed)(void *arg), void *arg);
 
 /* For http.c, in conn.c: a request begins and ends on a connection. */

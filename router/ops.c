@@ -62,9 +62,9 @@ static void on_cut(uv_timer_t *t) {
         return;
     }
     admin_detach(o->status.admin);
-    listener_close(o->listener, on_closed, o);
     uv_close((uv_handle_t *)&o->cut, NULL);
     uv_close((uv_handle_t *)&o->wake, NULL);
+    listener_close(o->listener, on_closed, o); // turns the loop
 }
 
 static void on_wake(uv_async_t *a) {

@@ -319,11 +319,10 @@ static void on_workers_stopped(void *arg) {
     close_rest(arg);
 }
 
+// h2o turns the loop while it takes its context apart: by then nothing may find the listener that is closing.
 static void close_api(struct server *s) {
-    for (uint32_t i = 0; i < s->listener_count; i++)
-        listener_close(s->listeners[i], on_api_closed, s);
-    s->listener_count = 0;
     s->api = NULL;
+    while (s->listener_count) listener_close(s->listeners[--s->listener_count], on_api_closed, s);
 }
 
 static void each_listener(const struct server *s, void (*f)(struct listener *l)) {

@@ -221,7 +221,8 @@ class Process:
         with open(self.log, "wb") as log:
             out = log if out is None else out
             self.p = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                      env={**os.environ, **(env or {})},
+                                      # Freed memory is overwritten at once, as under meson: what reads it is found.
+                                      env={"MALLOC_PERTURB_": "165", **os.environ, **(env or {})},
                                       start_new_session=True, preexec_fn=die_with_parent, pass_fds=fds)
         self.pid = self.p.pid
         type(self).live.append(self)
