@@ -143,16 +143,20 @@ static int conflict(struct apierr *e, enum control_verb verb, const struct backe
                       i->supervised ? "" : ", and not this router's to start");
 }
 
+static int too_few(struct apierr *e, uint32_t ready, uint32_t wanted) {
+    return apierr_set(e, APIERR_CONFLICT, NULL,
+                      "%u ready workers would be left, and ready.workers_min is %u (force: true "
+                      "does it all the same)",
+                      ready, wanted);
+}
+
 // Too few ready ones would be left without this one.
 static int check_left(const struct control *c, const struct backend_info *i,
                       const struct control_how *how, struct apierr *e) {
     uint32_t ready = server_ready_workers(c->server) - (i->state == BACKEND_READY);
     uint32_t wanted = (uint32_t)c->server->config->ready_workers_min;
     if (how->force || i->state != BACKEND_READY || ready >= wanted) return ST_OK;
-    return apierr_set(e, APIERR_CONFLICT, NULL,
-                      "%u ready workers would be left, and ready.workers_min is %u (force: true "
-                      "does it all the same)",
-                      ready, wanted);
+    return too_few(e, ready, wanted);
 }
 
 static bool is_live(enum backend_state s) {
@@ -257,6 +261,12 @@ int control_restart_all(struct control *c, const struct control_how *how, uint32
     if (!op->o.steps) {
         op->o.state = CONTROL_FAILED;
         return apierr_set(e, APIERR_CONFLICT, NULL, "no worker is ready, draining or drained");
+    }
+    // Each step waits until enough are ready; with so few none ever would be.
+    uint32_t wanted = (uint32_t)c->server->config->ready_workers_min;
+    if (!how->force && op->o.steps <= wanted) {
+        op->o.state = CONTROL_FAILED;
+        return too_few(e, op->o.steps - 1, wanted);
     }
     op->o.rank = (int32_t)op->ranks[0];
     *ret_id = op->o.id;

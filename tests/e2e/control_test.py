@@ -368,6 +368,7 @@ def ctl_does_what_the_api_does():
         check_in("ready", ctl("restart", "1", "--wait"), "restart --wait")
         check(s.worker(1)["pid"] != pid, "the process is the old one")
         check_in("stopped", ctl("stop", "1", "--wait"), "stop --wait")
+        check_in("0 ready workers would be left", ctl("restart", "all", "--wait", wanted=1), "restart all of one")
         check_in("ready", ctl("start", "1", "--wait"), "start --wait")
         check_in('"state":"done"', ctl("restart", "all", "--wait"), "restart all --wait")
         check_in("state", ctl("requests"), "requests")

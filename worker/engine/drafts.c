@@ -116,6 +116,20 @@ static void set_rows(struct drafts *d, const struct engine_config *c) {
     d->target->window_rows = any ? d->rows_max : 0;
 }
 
+// Every kind that was named is there.
+static int check_named(const struct drafts *d, const struct engine_config *c, struct err *e) {
+    for (uint32_t k = 0; k < ENGINE_DRAFT_TREE; k++) {
+        bool had = k == ENGINE_DRAFT_COPY || (d->has_model && k == d->model_kind);
+        if (!all_kinds(c) && lists(c, k) && !had)
+            return err_set(e, ST_INVAL,
+                           "draft-kinds: wanted kinds that drafter '%.200s' has (copy%s%s), found "
+                           "'%s'",
+                           c->drafter, d->has_model ? ", " : "", d->has_model ? d->model.kind : "",
+                           costs_kind(k));
+    }
+    return ST_OK;
+}
+
 int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, bool gpu,
                 struct err *e) {
     *d = (struct drafts){.target = m, .rows_max = 1};
@@ -139,7 +153,7 @@ int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c
     d->copies = may(c, ENGINE_DRAFT_COPY);
     st = open_model(d, c, e);
     set_rows(d, c);
-    return st;
+    return st ? st : check_named(d, c, e);
 }
 
 static void drop_model(struct drafts *d) {

@@ -497,6 +497,8 @@ TEST(settings_of_drafts_are_refused_by_name) {
     CHECK_EQ(try_open("auto", "copy", 33, &e), ST_INVAL);
     CHECK_HAS(e.msg, "draft-rows");
     CHECK_EQ(try_open("auto", "copy", 1, &e), ST_INVAL);
+    CHECK_EQ(try_open("auto", "copy,dflash", 0, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "found 'dflash'");
     CHECK_EQ(try_open("none", "copy", 0, &e), ST_OK);
     CHECK_EQ(try_open("auto", NULL, 0, &e), ST_OK);
     CHECK(try_open("/nonexistent/drafter", "all", 0, &e) != ST_OK);
