@@ -10,7 +10,7 @@ from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, chec
 CHAT = "/v1/chat/completions"
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8, "ignore_eos": True}
 ENDLESS = {**SHORT, "max_tokens": 3000}
-LONG = {**SHORT, "max_tokens": 300 if SMALL else 1000}  # lasts until its worker has been stopped
+LONG = {**SHORT, "max_tokens": 100 if SMALL else 1000}  # lasts until its worker has been stopped
 RESTARTS = 12 if SMALL else 500
 
 
