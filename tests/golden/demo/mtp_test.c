@@ -279,7 +279,8 @@ static void check_model(const char *name, const char *shape, struct crowd *c) {
     }
     test_note("%s: accepted %llu, rejected %llu, unequal 0", name, (unsigned long long)accepted,
               (unsigned long long)(drafted - accepted));
-    CHECK(accepted > 40 && drafted - accepted > 40);
+    const uint64_t least = SLOW ? 15 : 40;
+    CHECK(accepted > least && drafted - accepted > least);
     engine_free(eng);
 }
 
