@@ -319,14 +319,15 @@ static void on_workers_stopped(void *arg) {
     close_rest(arg);
 }
 
-// h2o turns the loop while it takes its context apart: by then nothing may find the listener that is closing.
-static void close_api(struct server *s) {
-    s->api = NULL;
-    while (s->listener_count) listener_close(s->listeners[--s->listener_count], on_api_closed, s);
-}
-
 static void each_listener(const struct server *s, void (*f)(struct listener *l)) {
     for (uint32_t i = 0; i < s->listener_count; i++) f(s->listeners[i]);
+}
+
+// h2o turns the loop while it takes its context apart: by then none may take a connection, and nothing may find the one that is closing.
+static void close_api(struct server *s) {
+    each_listener(s, listener_stop);
+    s->api = NULL;
+    while (s->listener_count) listener_close(s->listeners[--s->listener_count], on_api_closed, s);
 }
 
 static uint32_t connections(const struct server *s) {

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 
 from harness import (BUILD, MODEL, EventReader, Http1, Http2, Process, Server, check, check_eq, check_in, check_metrics_page, free_port, main, run_program, shared, test,
                      wait_for)
@@ -159,6 +160,37 @@ def worker_ports_want_a_host_and_free_ports():
         code, _, err = run_program("router", MODEL, "--api.listen=127.0.0.1:0", "--ops.listen=", f"--api.worker_ports={s.getsockname()[1]}")
     check_eq(code, 1, "status with a taken port")
     check_in("api.worker_ports: listen on", err, "message")
+
+
+@test
+def a_start_that_fails_with_clients_at_the_door_says_why():
+    """The port of the last worker is taken, while somebody knocks at all that are open until then."""
+    with socket.socket() as last, socket.socket() as api:
+        for s in (last, api):
+            s.bind(("127.0.0.1", 0))
+        last.listen()
+        port = api.getsockname()[1]
+        api.close()
+        over = threading.Event()
+
+        def knock():
+            while not over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as c:
+                    c.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+
+        knocks = [threading.Thread(target=knock) for _ in range(4)]
+        for k in knocks:
+            k.start()
+        try:
+            for _ in range(5):
+                code, _, err = run_program("serve", MODEL, f"--api.listen=127.0.0.1:{port}", "--ops.listen=", "--workers=8",
+                                           f"--api.worker_ports={last.getsockname()[1] - 7}")
+                check_eq(code, 1, f"status: {err[-600:]}")
+                check_in("api.worker_ports: listen on", err, "message")
+        finally:
+            over.set()
+            for k in knocks:
+                k.join()
 
 
 # ---- behind proxies
