@@ -54,6 +54,13 @@ static inline bool add_size(size_t *ret, size_t a, size_t b) {
     return true;
 }
 
+// FNV-1a; never 0, which stands for none.
+static inline uint64_t hash_u64(const char *s, size_t len) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
+    return h ? h : 1;
+}
+
 // The 64-bit finaliser of the draw's noise (Stafford's mix 13): a bijection that spreads every bit.
 static inline uint64_t mix_u64(uint64_t x) {
     x ^= x >> 30;

@@ -1,5 +1,6 @@
 /* pick: see pick.h. */
 #include "router/pick.h"
+#include "common/num.h"
 
 // Before any worker has measured itself: what a slow one does. Only the comparison between workers matters.
 static const double fill_default = 500, round_ms_default = 20;
@@ -26,13 +27,10 @@ static struct pick_worker with_figures(const struct pick_worker *workers, uint32
     return w;
 }
 
-// Of each key and worker another number (splitmix64's last steps): the highest wins, and a worker that goes or comes moves
+// Of each key and worker another number: the highest wins, and a worker that goes or comes moves
 // only the keys that were or will be its own.
 static uint64_t score(uint64_t affinity, uint32_t idx) {
-    uint64_t x = affinity + (idx + 1) * 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return mix_u64(affinity + (idx + 1) * 0x9e3779b97f4a7c15u);
 }
 
 int pick(const struct pick_worker *workers, uint32_t count, const struct pick_request *r,

@@ -132,14 +132,6 @@ static struct frame_sampling sampling_of(const struct params *p, uint64_t seed) 
     };
 }
 
-// FNV-1a of the salt; 0 without one.
-static uint64_t salt_of(const char *s) {
-    if (!s) return 0;
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *s; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return h ? h : 1;
-}
-
 static struct frame_submit submit_of(struct relay *r, const struct choice *q) {
     const struct request *t = q->request;
     const struct params *p = &t->params;
@@ -161,7 +153,7 @@ static struct frame_submit submit_of(struct relay *r, const struct choice *q) {
         .think_budget =
             p->think_budget < 0 ? -1 : (int64_t)min_u64((uint64_t)p->think_budget, UINT32_MAX),
         .in_thought = t->in_thought,
-        .prefix_salt = salt_of(p->cache_salt),
+        .prefix_salt = p->cache_salt ? hash_u64(p->cache_salt, strlen(p->cache_salt)) : 0,
         .priority = (int32_t)p->priority,
     };
 }

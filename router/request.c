@@ -278,21 +278,15 @@ static void hear_gateway(struct request *r) {
     read_objective(r, http_header(req, "x-gateway-inference-objective"));
 }
 
-static uint64_t hash_of(const char *s, size_t len) {
-    uint64_t h = 0xcbf29ce484222325u; // FNV-1a
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
-    return h ? h : 1;
-}
-
 static void note_affinity(struct request *r) {
     h2o_iovec_t session = http_header(r->call->req, "x-session-id");
     const struct params *p = &r->params;
     if (p->prompt_cache_key && *p->prompt_cache_key)
-        r->affinity = hash_of(p->prompt_cache_key, strlen(p->prompt_cache_key));
+        r->affinity = hash_u64(p->prompt_cache_key, strlen(p->prompt_cache_key));
     else if (session.len && session.len <= REQUEST_SESSION_BYTES_MAX)
-        r->affinity = hash_of(session.base, session.len);
+        r->affinity = hash_u64(session.base, session.len);
     else if (p->user && *p->user)
-        r->affinity = hash_of(p->user, strlen(p->user));
+        r->affinity = hash_u64(p->user, strlen(p->user));
 }
 
 // What the head says beside the body. h2o may free the head with the stream.

@@ -3,7 +3,9 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "common/strbuf.h"
 #include "worker/engine/json_text.h"
+#include "worker/engine/small_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -136,40 +138,24 @@ static int take(struct costs *ret, const struct reading *r, const char *device, 
     return st;
 }
 
-static int read_text(const char *path, char **ret, size_t *ret_len, struct err *e) {
-    FILE *f = fopen(path, "re");
-    if (!f) return err_errno(e, "open costs '%s'", path);
-    char *text = mem_alloc(COSTS_FILE_BYTES_MAX + 1);
-    size_t len = fread(text, 1, COSTS_FILE_BYTES_MAX + 1, f);
-    int st = ferror(f) ? (int)err_errno(e, "read costs '%s'", path) : ST_OK;
-    if (!st && len > COSTS_FILE_BYTES_MAX)
-        st = err_set(e, ST_CORRUPT, "costs '%s': wanted at most %d bytes, found more", path,
-                     COSTS_FILE_BYTES_MAX);
-    fclose(f);
-    if (st) {
-        free(text);
-        return st;
-    }
-    *ret = text;
-    *ret_len = len;
-    return ST_OK;
-}
-
 int costs_read(struct costs *ret, const char *path, const char *device, const char *shape,
                uint32_t rows, struct err *e) {
-    char *text = NULL, found[JSON_TEXT_BYTES];
-    size_t len = 0;
+    struct strbuf text = {0};
+    char found[JSON_TEXT_BYTES];
     json_error_t je;
-    int st = read_text(path, &text, &len, e);
-    if (st) return st;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
+    int st = small_file_read(&text, path, COSTS_FILE_BYTES_MAX, e);
+    if (st) {
+        strbuf_fini(&text);
+        return (int)err_prefix(e, "costs");
+    }
+    json_t *root = json_loadb(text.p, text.len, JSON_REJECT_DUPLICATES, &je);
     if (root)
         st = take(ret, &(struct reading){path, root, e}, device, shape, rows);
     else
         st = err_set(e, ST_CORRUPT, "costs '%s': line %d: %s", path, je.line,
                      json_text_clean(found, je.text));
     json_decref(root);
-    free(text);
+    strbuf_fini(&text);
     return st;
 }
 
