@@ -171,6 +171,10 @@ static const struct setting table[] = {
      "handed on to workers: kinds of drafts allowed, a list of copy,mtp,dflash,dflash2"},
     {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, 32, NULL, "rows",
      "handed on to workers: rows of one stream in a round; 0: the engine's default"},
+    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, INT64_MAX, NULL,
+     "values",
+     "handed on to workers: a block drafter's matrices of so many values become 4 bits; 0: as its "
+     "file says"},
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
@@ -183,8 +187,9 @@ static bool is_secret(const struct setting *t) {
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
 static const char *const handed_on[] = {
-    "backend",         "embedding", "context",     "streams",    "threads", "chunk",      "kv",
-    "memory-fraction", "drafter",   "draft-kinds", "draft-rows", "costs",   "debug.fault"};
+    "backend", "embedding",       "context", "streams",     "threads",    "chunk",
+    "kv",      "memory-fraction", "drafter", "draft-kinds", "draft-rows", "drafter-quantize-min",
+    "costs",   "debug.fault"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;

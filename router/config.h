@@ -61,7 +61,7 @@ struct config {
     int64_t context, streams, threads, chunk;
     double memory_fraction;
     char *kv, *drafter, *draft_kinds, *costs;
-    int64_t draft_rows;
+    int64_t draft_rows, drafter_quantize_min;
     char *debug_fault;
 
     struct settings settings; // the table bound to this struct

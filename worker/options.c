@@ -54,6 +54,10 @@ static const struct setting table[] = {
      "kinds of drafts allowed, a list of copy,mtp,dflash,dflash2; one that is named must be there"},
     {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, ENGINE_WINDOW_ROWS_MAX, NULL, "rows",
      "rows of one stream in a round, its drafts and one more; 0: the engine's choice"},
+    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, INT64_MAX, NULL,
+     "values",
+     "a block drafter's matrices of so many values and more become 4 bits at load; 0: as its "
+     "config.json says"},
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
      "drafts a round takes"},
@@ -163,6 +167,7 @@ void options_engine(const struct options *o, struct engine_config *ret) {
         .drafter = o->drafter,
         .draft_kinds = o->draft_kinds,
         .draft_rows = (uint32_t)o->draft_rows,
+        .drafter_quantize_min = (uint64_t)o->drafter_quantize_min,
         .costs = o->costs,
         .fault = fault_of(o->fault),
     };

@@ -16,7 +16,7 @@ struct options {
     // What it runs.
     char *backend, *kv, *fault, *embedding, *scratch, *drafter, *draft_kinds, *costs;
     bool nan_fill;
-    int64_t device, context, streams, threads, chunk, round_rows, draft_rows;
+    int64_t device, context, streams, threads, chunk, round_rows, draft_rows, drafter_quantize_min;
     double memory_fraction;
     // Subcommands.
     char *out, *write_costs;

@@ -42,8 +42,7 @@ static int check_ops(const struct ops *o, struct err *e) {
 }
 
 static uint64_t quantise_from(const struct dflash *d) {
-    if (!d->lim->quantize_min) return 0;
-    return d->cfg.quantize_min ? d->cfg.quantize_min : d->lim->quantize_min;
+    return d->lim->quantize_min ? d->lim->quantize_min : d->cfg.quantize_min;
 }
 
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,

@@ -47,7 +47,7 @@ struct drafter_limits {       // outlives the drafter
     uint32_t slots, rows_max; // of the engine, and of one forward of the target
     uint32_t context_max;     // rows of one stream
     uint64_t
-        quantize_min; // matrices of so many values and more are quantised to 4 bits at load; 0: none
+        quantize_min; // matrices of so many values and more are quantised to 4 bits at load; 0: as its file says
     const struct engine_range
         *spans;           // ids that its head projects, ascending; those outside are never proposed
     uint32_t spans_count; // 0: all

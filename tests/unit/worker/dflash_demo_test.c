@@ -33,8 +33,8 @@ static uint32_t prompt_of(const json_t *list, size_t i, uint32_t *ids) {
 
 struct asked {
     const char *drafter;
-    size_t first, end; // of the prompts that are answered
-    uint64_t quantize_min;
+    size_t first, end;     // of the prompts that are answered
+    uint64_t quantize_min; // 0: none
     struct sample_params sampling;
     void (*fault)(void *self);
 };
@@ -48,14 +48,16 @@ static double tokens_a_round(const struct asked *a, const char *what) {
     snprintf(path, sizeof path, "%s/tests/golden/demo/prompts.json", test_source_dir());
     json_t *list = json_load_file(path, 0, NULL);
     CHECK(list != NULL);
-    model_bed_open(&b, &(struct model_bed_config){.dir = demo_model(),
-                                                  .drafter = dir,
-                                                  .context = CONTEXT,
-                                                  .slots = 1,
-                                                  .stop_id = END_OF_TURN,
-                                                  .sampling = a->sampling,
-                                                  .change = a->fault,
-                                                  .limits = {.quantize_min = a->quantize_min}});
+    model_bed_open(&b,
+                   &(struct model_bed_config){
+                       .dir = demo_model(),
+                       .drafter = dir,
+                       .context = CONTEXT,
+                       .slots = 1,
+                       .stop_id = END_OF_TURN,
+                       .sampling = a->sampling,
+                       .change = a->fault,
+                       .limits = {.quantize_min = a->quantize_min ? a->quantize_min : UINT64_MAX}});
     for (size_t i = a->first; i < a->end; i++) {
         uint32_t n = prompt_of(list, i, ids);
         struct bed_drafted d = model_bed_answer(&b, ids, n, ANSWER);
