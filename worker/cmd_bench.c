@@ -12,6 +12,7 @@
 #include "worker/engine/engine.h"
 #include "worker/options.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,6 +227,17 @@ static int write_costs(const struct options *o, struct engine *eng, struct err *
     return ST_OK;
 }
 
+// Measuring takes a while: a place that cannot be written is found before.
+static int check_writable(const char *path, struct err *e) {
+    FILE *f = fopen(path, "ae");
+    if (!f)
+        return err_set(e, ST_INVAL,
+                       "write-costs: wanted a file that can be written, found '%s': %s", path,
+                       strerror(errno));
+    fclose(f);
+    return ST_OK;
+}
+
 int cmd_bench(const struct options *o) {
     struct engine_config c;
     struct engine *eng = NULL;
@@ -233,10 +245,12 @@ int cmd_bench(const struct options *o) {
     options_engine(o, &c);
     if (c.context_max == 0) c.context_max = CONTEXT;
     if (c.streams_max == 0) c.streams_max = STREAMS;
-    int st = c.context_max < FILL + 1
-                 ? (int)err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1,
-                                c.context_max)
-                 : engine_new(&eng, &c, &e);
+    int st = ST_OK;
+    if (c.context_max < FILL + 1)
+        st =
+            err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1, c.context_max);
+    if (!st && o->write_costs[0]) st = check_writable(o->write_costs, &e);
+    if (!st) st = engine_new(&eng, &c, &e);
     if (!st) st = o->write_costs[0] ? write_costs(o, eng, &e) : run(o, eng, &e);
     engine_free(eng);
     if (!st) return EXIT_CODE_OK;

@@ -64,6 +64,9 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
         int code;
     } cases[] = {
         {"", "wanted worker, logits, inspect or bench engine", EXIT_CODE_USAGE},
+        {"bench engine nowhere --write-costs=/nonexistent/c.json",
+         "write-costs: wanted a file that can be written, found '/nonexistent/c.json'",
+         EXIT_CODE_USAGE},
         {"bench wheels x", "wanted worker, logits, inspect or bench engine", EXIT_CODE_USAGE},
         {"inspect", "wanted one MODEL", EXIT_CODE_USAGE},
         {"inspect a b", "wanted one MODEL", EXIT_CODE_USAGE},
