@@ -364,6 +364,13 @@ int listener_reload_tls(struct listener *l, struct err *e) {
     return ST_OK;
 }
 
+void listener_share_tls(struct listener *l, const struct listener *from) {
+    if (!l->tls || !from->tls) return;
+    SSL_CTX_up_ref(from->tls);
+    SSL_CTX_free(l->tls);
+    l->tls = from->tls;
+}
+
 struct metrics *listener_metrics(const struct listener *l) {
     return l->config.metrics;
 }

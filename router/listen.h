@@ -58,6 +58,7 @@ const struct cors *listener_cors(const struct listener *l);
 bool listener_metrics_auth(const struct listener *l);
 // Reads certificate and key again, for new connections. A failure leaves the old ones.
 int listener_reload_tls(struct listener *l, struct err *e);
+void listener_share_tls(struct listener *l, const struct listener *from); // what another one has
 struct metrics *listener_metrics(const struct listener *l);
 bool listener_is_local(const struct listener *l); // a loopback address or a unix socket
 const struct proxies *listener_proxies(const struct listener *l);

@@ -417,10 +417,12 @@ static void drain(struct runner *r, uint64_t now) {
     if (connections(s) == 0) stop_workers(r);
 }
 
+// Read once, so that all ports have the same.
 static int reload_tls(struct server *s, struct err *e) {
-    int st = ST_OK;
-    for (uint32_t i = 0; i < s->listener_count && !st && *s->config->tls_cert; i++)
-        st = listener_reload_tls(s->listeners[i], e);
+    if (!s->listener_count || !*s->config->tls_cert) return ST_OK;
+    int st = listener_reload_tls(s->listeners[0], e);
+    for (uint32_t i = 1; i < s->listener_count && !st; i++)
+        listener_share_tls(s->listeners[i], s->listeners[0]);
     return st;
 }
 

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import tempfile
 
-from harness import (BUILD, CLEANUPS, MODEL, Http1, Http2, Server, check, check_eq, check_in, fd_count, main, make_certificate, run_program, shared, test,
+from harness import (BUILD, CLEANUPS, MODEL, Http1, Http2, Server, check, check_eq, check_in, fd_count, free_port, main, make_certificate, run_program, shared, test,
                      wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -322,10 +322,15 @@ def sighup_reads_the_certificate_again_and_open_connections_stay():
             shutil.copy(source, target + ".new")
             os.replace(target + ".new", target)
     install("two")
-    with TlsServer(cert, key) as s:
+    port = free_port()
+    with TlsServer(cert, key, f"--api.worker_ports={port}") as s:
         def served():
-            with s.connect() as c:
-                return dict(x[0] for x in c.s.getpeercert()["subject"])["commonName"]
+            """The name in the certificate of every port."""
+            names = set()
+            for p in (s.port, port):
+                with Http1(p, tls=tls_context(cert)) as c:
+                    names.add(dict(x[0] for x in c.s.getpeercert()["subject"])["commonName"])
+            return ",".join(sorted(names))
         check_eq(served(), "two", "certificate")
         with s.connect() as open_one:
             install("three")
