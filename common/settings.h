@@ -20,6 +20,9 @@ enum setting_kind {
     SETTING_CHOICE, // one of the words of `choices`, split by '|'       -> char *
 };
 
+// The largest bound of a whole number: bounds are doubles, which name every whole number up to here.
+#define SETTING_INT_MAX 0x1p53
+
 struct setting {
     const char *name;
     enum setting_kind kind;

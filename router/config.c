@@ -171,7 +171,7 @@ static const struct setting table[] = {
      "handed on to workers: kinds of drafts allowed, a list of copy,mtp,dflash,dflash2"},
     {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, 32, NULL, "rows",
      "handed on to workers: rows of one stream in a round; 0: the engine's default"},
-    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, INT64_MAX, NULL,
+    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, SETTING_INT_MAX, NULL,
      "values",
      "handed on to workers: a block drafter's matrices of so many values become 4 bits; 0: as its "
      "file says"},

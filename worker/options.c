@@ -54,7 +54,7 @@ static const struct setting table[] = {
      "kinds of drafts allowed, a list of copy,mtp,dflash,dflash2; one that is named must be there"},
     {"draft-rows", SETTING_INT, IN(draft_rows), "0", 0, ENGINE_WINDOW_ROWS_MAX, NULL, "rows",
      "rows of one stream in a round, its drafts and one more; 0: the engine's choice"},
-    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, INT64_MAX, NULL,
+    {"drafter-quantize-min", SETTING_INT, IN(drafter_quantize_min), "0", 0, SETTING_INT_MAX, NULL,
      "values",
      "a block drafter's matrices of so many values and more become 4 bits at load; 0: as its "
      "config.json says"},
