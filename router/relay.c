@@ -231,7 +231,7 @@ static void note_times(struct relay *r, struct choice *q, struct round *round, u
     struct metrics *m = r->server->metrics;
     uint64_t now = round->now_us;
     note_count(r, round, count);
-    queue_charge(&q->queue_item, count);
+    queue_charge(&r->server->queue, &q->queue_item, count);
     if (!q->first_us) {
         q->first_us = now;
         metrics_observe_at(m, q->rank, METRIC_FIRST_TOKEN_S,
