@@ -306,6 +306,7 @@ static void on_tokens(struct relay *r, struct backend *b, const struct frame_tok
 
 static void note_done(struct choice *q, const struct frame_done *d) {
     q->cached_tokens = d->cached_tokens;
+    q->draft_rounds += d->draft_rounds;
     for (int k = 0; k < FRAME_DRAFT_KINDS; k++) {
         q->drafted[k] += d->drafted[k];
         q->accepted[k] += d->accepted[k];

@@ -144,6 +144,7 @@ static void observe_choice(const struct choice *c, struct metrics *m) {
     metrics_observe_at(m, c->rank, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
     metrics_add_at(m, c->rank, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
     metrics_add_at(m, c->rank, METRIC_PREFIX_HITS, c->cached_tokens);
+    metrics_add_at(m, c->rank, METRIC_DRAFTS, c->draft_rounds);
     for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
         metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted[k]);
         metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted[k]);
