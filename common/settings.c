@@ -71,8 +71,10 @@ static bool is_choice(const char *choices, const char *v) {
 
 static int check_range(const struct setting *t, double x, const char *v, struct err *e) {
     if ((t->min == 0 && t->max == 0) || (x >= t->min && x <= t->max)) return ST_OK;
+    bool or_zero = t->kind == SETTING_INT_OR_0;
+    if (or_zero && !(x < 0) && !(x > 0)) return ST_OK;
     char wanted[96];
-    snprintf(wanted, sizeof wanted, "%.15g to %.15g", t->min, t->max);
+    snprintf(wanted, sizeof wanted, "%s%.15g to %.15g", or_zero ? "0 or " : "", t->min, t->max);
     return bad(e, t, wanted, v);
 }
 
@@ -91,6 +93,7 @@ static int store(const struct settings *s, const struct setting *t, const char *
         return ST_OK;
     }
     case SETTING_INT:
+    case SETTING_INT_OR_0:
     case SETTING_BYTES: {
         int64_t n;
         bool bytes = t->kind == SETTING_BYTES;
@@ -112,7 +115,10 @@ static int store(const struct settings *s, const struct setting *t, const char *
         if (!is_choice(t->choices, v)) return bad(e, t, t->choices, v);
         put_string(f, v);
         return ST_OK;
-    case SETTING_STRING: put_string(f, v); return ST_OK;
+    case SETTING_STRING:
+        if ((double)strlen(v) < t->min) return bad(e, t, "a value", v);
+        put_string(f, v);
+        return ST_OK;
     }
     return ST_INTERNAL;
 }
@@ -271,6 +277,7 @@ void settings_print(const struct settings *s, const struct setting *t, struct st
     switch (t->kind) {
     case SETTING_BOOL: strbuf_add_str(out, *(const bool *)f ? "on" : "off"); return;
     case SETTING_INT:
+    case SETTING_INT_OR_0:
     case SETTING_BYTES: strbuf_printf(out, "%lld", (long long)*(const int64_t *)f); return;
     case SETTING_REAL: strbuf_printf(out, "%.15g", *(const double *)f); return;
     case SETTING_STRING:

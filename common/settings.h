@@ -12,12 +12,13 @@ struct err;
 struct strbuf;
 
 enum setting_kind {
-    SETTING_BOOL,   // on|off|true|false|1|0; a flag alone means on      -> bool
-    SETTING_INT,    // whole number                                      -> int64_t
-    SETTING_BYTES,  // whole number, KiB MiB GiB behind it multiply       -> int64_t
-    SETTING_REAL,   // decimal number; seconds are these                 -> double
-    SETTING_STRING, // any text; its copy lives as long as the values    -> char *
-    SETTING_CHOICE, // one of the words of `choices`, split by '|'       -> char *
+    SETTING_BOOL,     // on|off|true|false|1|0; a flag alone means on      -> bool
+    SETTING_INT,      // whole number                                      -> int64_t
+    SETTING_INT_OR_0, // the same, and 0, which has a meaning of its own  -> int64_t
+    SETTING_BYTES,    // whole number, KiB MiB GiB behind it multiply       -> int64_t
+    SETTING_REAL,     // decimal number; seconds are these                 -> double
+    SETTING_STRING,   // any text; its copy lives as long as the values    -> char *
+    SETTING_CHOICE,   // one of the words of `choices`, split by '|'       -> char *
 };
 
 // The largest bound of a whole number: bounds are doubles, which name every whole number up to here.
@@ -28,7 +29,7 @@ struct setting {
     enum setting_kind kind;
     size_t offset;   // of the field in the values struct
     const char *def; // the default as text; NULL: unset (empty string, 0)
-    double min, max; // inclusive, for numbers; both 0: any
+    double min, max; // inclusive, for numbers; both 0: any. Of a string: its least bytes
     const char *choices;
     const char *unit; // for --help; NULL: none
     const char *help;

@@ -195,7 +195,8 @@ struct frame_done {
     uint64_t queue_us, prefill_us, decode_us; // in this worker
     uint64_t rounds;
     uint64_t drafted[FRAME_DRAFT_KINDS], accepted[FRAME_DRAFT_KINDS];
-    uint64_t logits_hash; // 0 when not asked for
+    uint64_t logits_hash;  // 0 when not asked for
+    uint64_t draft_rounds; // of rounds: those that checked drafts
 };
 
 enum frame_fail_code {

@@ -1,6 +1,7 @@
 /* frame_decode: untrusted bytes to frames, by the tables of frame_layout.c. See frame.h. */
 #include "common/arena.h"
 #include "common/err.h"
+#include "common/num.h"
 #include "proto/frame_layout.h"
 #include "proto/frame_scan.h"
 
@@ -258,10 +259,10 @@ static int get_field(struct reader *r, const struct frame_field *f, const msgpac
     return err_set(r->e, ST_INTERNAL, "field %s has no kind", f->name);
 }
 
-// objects: at least as many as g has fields; what stands behind them is a later version's.
+// What stands behind g's fields is a later version's; of g's own only the later ones may be missing.
 static int get_fields(struct reader *r, const struct frame_group *g, const msgpack_object *objects,
-                      void *to) {
-    for (uint32_t i = 0; i < g->count; i++) {
+                      uint32_t count, void *to) {
+    for (uint32_t i = 0; i < min_u32(g->count, count); i++) {
         int st = get_field(r, &g->fields[i], &objects[i], to);
         if (st) return st;
     }
@@ -271,13 +272,13 @@ static int get_fields(struct reader *r, const struct frame_group *g, const msgpa
 static int get_group(struct reader *r, const struct frame_group *g, const char *name,
                      const msgpack_object *o, void *to) {
     if (o->type != MSGPACK_OBJECT_ARRAY) return bad(r, name, "an array", kind_name(o->type));
-    if (o->via.array.size < g->count) {
+    if (o->via.array.size < g->count - g->later) {
         char wanted[48], found[32];
-        snprintf(wanted, sizeof wanted, "an array of %u", g->count);
+        snprintf(wanted, sizeof wanted, "an array of %u", g->count - g->later);
         snprintf(found, sizeof found, "one of %u", o->via.array.size);
         return bad(r, name, wanted, found);
     }
-    return get_fields(r, g, o->via.array.ptr, to);
+    return get_fields(r, g, o->via.array.ptr, o->via.array.size, to);
 }
 
 // Ranges ascend without touching and stay inside the head.
@@ -320,10 +321,10 @@ static int get_frame(struct frame *ret, const msgpack_object *o, struct arena *a
         return err_set(e, ST_UNSUPPORTED, "frame of type %llu", (unsigned long long)v[0].via.u64);
     struct frame f = {.type = (enum frame_type)v[0].via.u64, .generation = (uint32_t)v[1].via.u64};
     struct reader r = {f.type, a, e};
-    if (n - 2 < g->count)
+    if (n - 2 < g->count - g->later)
         return err_set(e, ST_CORRUPT, "%s: wanted %u fields, found %u", frame_type_name(f.type),
-                       g->count, n - 2);
-    int st = get_fields(&r, g, v + 2, &f.hello);
+                       g->count - g->later, n - 2);
+    int st = get_fields(&r, g, v + 2, n - 2, &f.hello);
     if (!st) st = check_whole(&r, &f);
     if (!st) *ret = f;
     return st;

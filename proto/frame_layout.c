@@ -3,7 +3,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 #define GROUP_OF(fields_, type_)                                                                   \
-    { fields_, COUNT(fields_), sizeof(struct type_) }
+    { fields_, COUNT(fields_), sizeof(struct type_), 0 }
 
 // S is the struct being described; each use sets it.
 #define NUM(kind_, member_, min_, max_)                                                            \
@@ -185,6 +185,7 @@ static const struct frame_field done_fields[] = {
     COUNTS(drafted, FRAME_DRAFT_KINDS),
     COUNTS(accepted, FRAME_DRAFT_KINDS),
     U64(logits_hash),
+    U64(draft_rounds),
 };
 #undef S
 
@@ -259,7 +260,7 @@ const struct frame_group *frame_layout(uint64_t type) {
         [FRAME_SUBMIT] = GROUP_OF(submit_fields, frame_submit),
         [FRAME_CANCEL] = GROUP_OF(cancel_fields, frame_cancel),
         [FRAME_TOKENS] = GROUP_OF(tokens_fields, frame_tokens),
-        [FRAME_DONE] = GROUP_OF(done_fields, frame_done),
+        [FRAME_DONE] = {done_fields, COUNT(done_fields), sizeof(struct frame_done), .later = 1},
         [FRAME_FAIL] = GROUP_OF(fail_fields, frame_fail),
         [FRAME_STATUS] = GROUP_OF(status_fields, frame_status),
         [FRAME_DRAIN] = GROUP_OF(drain_fields, frame_drain),

@@ -36,6 +36,8 @@ struct frame_group {
     const struct frame_field *fields;
     uint32_t count;
     uint32_t bytes; // of the struct
+    uint32_t
+        later; // of the last fields: added within the version, 0 where an older peer leaves them out
 };
 
 // The fields behind [type, generation]; NULL for a type we do not know. Offsets count from the union in struct frame.

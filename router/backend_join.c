@@ -18,9 +18,14 @@ void backend_lose(struct backend *b, const char *reason, enum backend_state next
     char why[BACKEND_REASON_BYTES]; // reason may be b's own, which changes
     snprintf(why, sizeof why, "%s", reason);
     bool asked = s->stopping || b->exit_asked, wanted = asked || next == BACKEND_STOPPED;
-    log_line(wanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_lost",
-             "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank, b->generation,
-             b->hello.pid, b->live_count, why);
+    // Of a process of ours that never got ready its exit tells all.
+    bool unready = b->child.running && next != BACKEND_STOPPED &&
+                   (b->state == BACKEND_STARTING || b->state == BACKEND_LOADING);
+    log_line(unready  ? LOG_LEVEL_DEBUG
+             : wanted ? LOG_LEVEL_INFO
+                      : LOG_LEVEL_WARN,
+             "worker_lost", "rank=%u generation=%u pid=%u streams=%u reason=\"%s\"", b->rank,
+             b->generation, b->hello.pid, b->live_count, why);
     s->closing++;
     peer_close(b->peer, backend_after_close, s);
     b->peer = NULL;

@@ -58,14 +58,17 @@ static void after_failure(struct backend *b, int64_t code) {
 
 static void describe_exit(struct backend *b, int64_t code, int signal) {
     char how[64];
-    bool clean = code == 0 && signal == 0;
+    bool clean = code == 0 && signal == 0, again;
+    fault_of(code, &again); // if not, worker_failed says all of it
     if (signal)
         snprintf(how, sizeof how, "killed by signal %d", signal);
     else
         snprintf(how, sizeof how, "exit code %lld", (long long)code);
-    log_line(clean || b->set->stopping ? LOG_LEVEL_INFO : LOG_LEVEL_WARN, "worker_exit",
-             "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank, b->generation,
-             b->child.process.pid, how, b->reason);
+    log_line(clean || b->set->stopping          ? LOG_LEVEL_INFO
+             : again || signal || b->exit_asked ? LOG_LEVEL_WARN
+                                                : LOG_LEVEL_DEBUG,
+             "worker_exit", "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank,
+             b->generation, b->child.process.pid, how, b->reason);
     size_t n = strlen(b->reason);
     snprintf(b->reason + n, sizeof b->reason - n, "%s%s", n ? "; " : "", how);
 }

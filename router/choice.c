@@ -168,6 +168,7 @@ bool choice_ids_ended(struct choice *c) {
 void choice_requeue(struct choice *c) {
     c->state = CHOICE_QUEUED;
     if (!c->first_us) c->submitted_us = 0;
+    c->queue_item.lane = request_lane(c->request, c);
     queue_add_front(&c->request->server->queue, &c->queue_item);
 }
 

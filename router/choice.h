@@ -70,6 +70,7 @@ struct choice {
     bool silent_last; // the last id ended the reply and has no text
     uint32_t cached_tokens;
     uint64_t rounds; // of the stream, as frames came
+    uint64_t draft_rounds;
     uint64_t drafted[FRAME_DRAFT_KINDS], accepted[FRAME_DRAFT_KINDS];
     uint64_t logits_hash;
     bool has_logits_hash;

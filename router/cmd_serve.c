@@ -19,6 +19,7 @@ static void count_workers(struct config *c) {
 }
 
 static int run(const char *name, int argc, char **argv, bool spawn) {
+    server_hold_signals();
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--help")) continue;
         config_help(name);

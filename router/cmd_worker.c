@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,16 +19,26 @@
 
 extern char **environ;
 
+// A worker hears them in its own time, and until then they must not end it.
+static void hold_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 int cmd_exec_worker(int argc, char **argv) {
     char *program = config_worker_program();
     if (!program) {
         fprintf(stderr, "railyard: cannot find out where this program is: no /proc\n");
         return 1;
     }
-    char **args = mem_calloc((size_t)argc + 2, sizeof *args);
-    args[0] = program;
+    const char **args = mem_calloc((size_t)argc + 2, sizeof *args);
+    args[0] = "railyard"; // how its messages are to name it: as it was called
+    if (!strcmp(argv[0], "worker")) hold_signals();
     memcpy(args + 1, argv, (size_t)argc * sizeof *args);
-    execv(program, args);
+    execv(program, (char **)(uintptr_t)args);
     fprintf(stderr, "railyard: cannot run '%s': %s\n", program, strerror(errno));
     free(args);
     free(program);
@@ -57,9 +69,13 @@ static int ask_worker(const char *const words[3], struct strbuf *out, int *ret_c
         return err_errno(e, "pipe");
     }
     posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr; // not of our group: Ctrl-C is for us to answer
     posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
     posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
-    rc = posix_spawn(&pid, program, &actions, NULL, argv, environ);
+    rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
     int st =

@@ -7,6 +7,7 @@
 #include "common/mono.h"
 #include "common/strbuf.h"
 #include "router/h2early.h"
+#include "router/h2ignore.h"
 #include "router/http.h"
 #include "router/listen_int.h"
 #include "router/metrics.h"
@@ -45,6 +46,7 @@ static void on_conn_closed(void *data) {
     l->conn_count--;
     metrics_connections(l->config.metrics, c->is_http2, -1);
     free(c->refused);
+    free(c->ignored);
     free(c);
 }
 
@@ -100,8 +102,7 @@ static int look_for_large(h2o_req_t *req, void *arg) {
     return 1;
 }
 
-// Of this connection. h2o would reset their streams as refused; answered they are told what is wrong. Until that has left
-// nothing is read: h2o resets a stream that gets more of its body behind its answer's beginning.
+// Of this connection. h2o would reset their streams as refused; answered they are told what is wrong.
 static void answer_large(struct conn *c) {
     struct listener *l = c->listener;
     struct large k = {.conn = c, .max = l->config.limits.body_bytes_max};
@@ -111,8 +112,27 @@ static void answer_large(struct conn *c) {
         apierr_set(&e, APIERR_BODY_TOO_LARGE, NULL, "the body must have at most %zu bytes, got %zu",
                    k.max, announced != SIZE_MAX && announced > bytes ? announced : bytes);
         c->early_answer = &e;
-        h2early_dispatch(k.found);
+        if (!c->ignored) c->ignored = mem_calloc(1, sizeof *c->ignored);
+        h2ignore_add(c->ignored, h2early_dispatch(k.found));
         c->early_answer = NULL;
+    }
+}
+
+// What still comes of bodies that have been answered.
+static void drop_ignored(struct conn *c) {
+    h2o_buffer_t *in = c->sock->input;
+    size_t taken;
+    uint32_t id, bytes;
+    bool reset;
+    in->size = h2ignore_take(c->ignored, in->bytes, in->size, &taken);
+    if (!taken) return;
+    c->base_bytes += taken;
+    h2early_credit(c->sock, 0, (uint32_t)taken);
+    while (h2ignore_next(c->ignored, &id, &bytes, &reset)) {
+        if (reset)
+            h2early_reset(c->sock, id);
+        else
+            h2early_credit(c->sock, id, bytes);
     }
 }
 
@@ -149,7 +169,10 @@ static bool look_over(struct conn *c, size_t fresh) {
     h2o_buffer_t *in = c->sock->input;
     struct apierr e;
     size_t good;
-    if (c->is_http2) return true;
+    if (c->is_http2) {
+        if (c->ignored) drop_ignored(c);
+        return true;
+    }
     if (c->refused) { // nothing behind it is a request
         in->size -= fresh;
         return false;
@@ -294,8 +317,6 @@ static void note_version(struct conn *conn, const h2o_req_t *req) {
 
 void conn_call_begin(struct conn *conn, struct http_call *c) {
     conn->busy++;
-    c->is_early = conn->early_answer != NULL;
-    if (c->is_early && conn->early++ == 0) h2o_socket_read_stop(conn->sock);
     note_version(conn, c->req);
     if (conn->is_http2) conn->base_bytes += c->req->entity.len + H2_HEAD_BYTES;
 }
@@ -315,7 +336,6 @@ static void count_reset(struct conn *conn, uint64_t now) {
 void conn_call_end(struct conn *conn, struct http_call *c) {
     struct listener *l = conn->listener;
     uint64_t now = mono_ms();
-    if (c->is_early && --conn->early == 0) h2o_socket_read_start(conn->sock, on_read);
     if (--conn->busy == 0) {
         conn->idle_since_ms = now;
         put_aside(conn); // h2o will read again

@@ -18,11 +18,29 @@ size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced) {
 }
 
 // As h2o itself does with a head it cannot take.
-void h2early_dispatch(h2o_req_t *req) {
+uint32_t h2early_dispatch(h2o_req_t *req) {
     h2o_http2_stream_t *s = stream_of(req);
     h2o_http2_conn_t *conn = (h2o_http2_conn_t *)req->conn;
     h2o_http2_stream_set_state(conn, s, H2O_HTTP2_STREAM_STATE_REQ_PENDING);
     h2o_http2_stream_set_state(conn, s, H2O_HTTP2_STREAM_STATE_SEND_HEADERS);
     req->entity = h2o_iovec_init(s->_req_body->bytes, s->_req_body->size);
+    uint32_t id = s->stream_id;
     h2o_process_request(req);
+    return id;
+}
+
+static h2o_http2_conn_t *conn_of_socket(h2o_socket_t *sock) {
+    return sock->data;
+}
+
+void h2early_credit(h2o_socket_t *sock, uint32_t stream_id, uint32_t bytes) {
+    h2o_http2_conn_t *conn = conn_of_socket(sock);
+    h2o_http2_encode_window_update_frame(&conn->_write.buf, stream_id, (int32_t)bytes);
+    h2o_http2_conn_request_write(conn);
+}
+
+void h2early_reset(h2o_socket_t *sock, uint32_t stream_id) {
+    h2o_http2_conn_t *conn = conn_of_socket(sock);
+    h2o_http2__encode_rst_stream_frame(&conn->_write.buf, stream_id, 0); // NO_ERROR
+    h2o_http2_conn_request_write(conn);
 }

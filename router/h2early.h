@@ -8,5 +8,10 @@
 
 // Bytes of the body so far, and as announced (SIZE_MAX: not said). 0 of a request that waits for none.
 size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced);
-// The handler gets it now, with what has come; it must answer at once. What follows of the body is dropped.
-void h2early_dispatch(h2o_req_t *req);
+// The handler gets it now, with what has come; it must answer at once. What follows of the body must not reach h2o
+// (h2ignore.h). Returns the stream's number.
+uint32_t h2early_dispatch(h2o_req_t *req);
+// What the client may send more: on the connection (stream_id 0) or a stream.
+void h2early_credit(h2o_socket_t *sock, uint32_t stream_id, uint32_t bytes);
+// The client is to send no more on a stream that was answered whole.
+void h2early_reset(h2o_socket_t *sock, uint32_t stream_id);

@@ -50,7 +50,6 @@ struct http_call {
     int status;         // sent, or 499; 0: none yet
     size_t bytes_out;
     struct access_facts facts;
-    bool is_early;      // answered while its body still comes: conn.c reads nothing until then
     bool has_client_id; // request_id came with X-Request-Id
     char request_id[HTTP_REQUEST_ID_BYTES];
 };

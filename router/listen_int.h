@@ -23,12 +23,12 @@ struct conn {
     bool *gone;   // set when the connection goes while its reader runs
     struct h1scan scan;
     const struct apierr *early_answer; // the answer to the request that is being dispatched
-    struct apierr *refused;            // why nothing more is read; NULL: it is read
-    uint64_t read_bytes;               // in all
+    struct h2ignore *ignored; // HTTP/2: streams answered before their body came; NULL: none yet
+    struct apierr *refused;   // why nothing more is read; NULL: it is read
+    uint64_t read_bytes;      // in all
     struct timeval connected_at;
-    bool shaking;   // hands, over TLS
-    uint32_t busy;  // requests in handlers
-    uint32_t early; // of those that are answered early
+    bool shaking;  // hands, over TLS
+    uint32_t busy; // requests in handlers
     uint64_t idle_since_ms;
     bool is_http2, is_proxy;
     bool was_cut;

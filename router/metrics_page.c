@@ -148,8 +148,8 @@ static void gateway_counters(struct page *p) {
     by_model(p, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens found",
              counted(p, METRIC_PREFIX_HITS));
     by_model(p, "vllm:num_preemptions_total", "counter", "None: what is admitted stays", 0);
-    by_model(p, "vllm:spec_decode_num_drafts_total", "counter", "Drafts",
-             counted(p, METRIC_DRAFTS));
+    by_model(p, "vllm:spec_decode_num_drafts_total", "counter",
+             "Rounds of streams that checked drafts", counted(p, METRIC_DRAFTS));
     by_model(p, "vllm:spec_decode_num_draft_tokens_total", "counter", "Drafted tokens",
              counted(p, METRIC_DRAFTED));
     by_model(p, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Accepted tokens",
@@ -333,6 +333,11 @@ static void worker_counter(struct page *p, const char *name, const char *help, c
     }
 }
 
+// The frames have a place for trees of drafts, which no worker makes: a series of their own would never move.
+static bool is_listed(const counter *by_kind, uint32_t k) {
+    return strcmp(frame_draft_kind(k), "tree") || counter_get(&by_kind[k]);
+}
+
 static void worker_kinds(struct page *p, const char *name, const char *help, bool accepted) {
     family(p, name, "counter", help);
     for (uint32_t i = 0; i < p->s->worker_count; i++)
@@ -340,8 +345,9 @@ static void worker_kinds(struct page *p, const char *name, const char *help, boo
             uint32_t rank = p->s->workers[i].rank;
             const counter *c =
                 accepted ? p->m->worker_counts[rank].accepted : p->m->worker_counts[rank].drafted;
-            strbuf_printf(p->out, "%s{rank=\"%u\",kind=\"%s\"} %" PRIu64 "\n", name, rank,
-                          frame_draft_kind(k), counter_get(&c[k]));
+            if (is_listed(c, k))
+                strbuf_printf(p->out, "%s{rank=\"%u\",kind=\"%s\"} %" PRIu64 "\n", name, rank,
+                              frame_draft_kind(k), counter_get(&c[k]));
         }
 }
 

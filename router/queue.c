@@ -4,22 +4,69 @@
 #include "common/mem.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+struct bucket {            // what a group has in one lane
+    struct heap_node node; // in the lane, while there is anything
+    struct queue_group *group;
+    struct heap items; // by priority, then as they came
+};
+
 struct queue_group {
     TAILQ_ENTRY(queue_group) link;
-    struct queue_list items; // by priority, then as they came
-    uint32_t refs;           // items that may still wait or be charged
+    struct bucket buckets[QUEUE_LANES];
+    uint32_t waiting; // in the buckets
+    uint32_t refs;    // items that may still wait or be charged
     uint32_t weight;
+    uint64_t made;  // numbers the groups: of equals the older goes first
     double account; // tokens for each of its weight
     char name[QUEUE_GROUP_NAME_BYTES];
 };
 
+/* ---- the orders ---- */
+
+static struct queue_item *item_of(struct heap_node *n) {
+    return n ? (struct queue_item *)((char *)n - offsetof(struct queue_item, node)) : NULL;
+}
+
+static const struct queue_item *item_at(const struct heap_node *n) {
+    return (const struct queue_item *)((const char *)n - offsetof(struct queue_item, node));
+}
+
+static const struct bucket *bucket_at(const struct heap_node *n) {
+    return (const struct bucket *)((const char *)n - offsetof(struct bucket, node));
+}
+
+static bool item_before(const struct heap_node *a, const struct heap_node *b) {
+    const struct queue_item *i = item_at(a), *k = item_at(b);
+    return i->priority != k->priority ? i->priority < k->priority : i->arrival < k->arrival;
+}
+
+static bool returned_before(const struct heap_node *a, const struct heap_node *b) {
+    const struct queue_item *i = item_at(a), *k = item_at(b);
+    return i->priority != k->priority ? i->priority < k->priority : i->arrival > k->arrival;
+}
+
+// Neither is empty. One group may stand on both sides, with two lanes.
+static bool bucket_before(const struct heap_node *a, const struct heap_node *b) {
+    const struct bucket *x = bucket_at(a), *y = bucket_at(b);
+    const struct queue_group *g = x->group, *h = y->group;
+    const struct heap_node *i = heap_first(&x->items), *k = heap_first(&y->items);
+    if (item_at(i)->priority != item_at(k)->priority || g == h) return item_before(i, k);
+    if (g->account < h->account || g->account > h->account) return g->account < h->account;
+    return g->made < h->made;
+}
+
 void queue_init(struct queue *q, uint32_t requests_max, uint64_t tokens_max) {
     *q = (struct queue){.requests_max = requests_max, .tokens_max = tokens_max};
-    TAILQ_INIT(&q->returned);
+    for (int lane = 0; lane < QUEUE_LANES; lane++) {
+        heap_init(&q->lanes[lane].returned, returned_before, &q->compared);
+        heap_init(&q->lanes[lane].groups, bucket_before, &q->compared);
+    }
+    TAILQ_INIT(&q->passed);
     TAILQ_INIT(&q->groups);
     queue_begin(q);
 }
@@ -54,21 +101,29 @@ static struct queue_group *group_of(struct queue *q, const struct queue_who *who
         if (q->group_count >= QUEUE_GROUPS_MAX) drop_idle_groups(q);
         g = mem_calloc(1, sizeof *g);
         snprintf(g->name, sizeof g->name, "%s", who->group);
-        TAILQ_INIT(&g->items);
+        g->made = q->groups_made++;
+        for (int lane = 0; lane < QUEUE_LANES; lane++) {
+            g->buckets[lane].group = g;
+            heap_init(&g->buckets[lane].items, item_before, &q->compared);
+        }
         TAILQ_INSERT_TAIL(&q->groups, g, link);
         q->group_count++;
     }
     g->weight = who->weight; // the key file may have been read again
-    if (TAILQ_EMPTY(&g->items) && g->account < q->served_at) g->account = q->served_at;
+    if (g->waiting == 0 && g->account < q->served_at) g->account = q->served_at;
     return g;
 }
 
-static void charge(struct queue_group *g, uint64_t tokens) {
+static void charge(struct queue *q, struct queue_group *g, uint64_t tokens) {
     g->account += (double)tokens / g->weight;
+    for (int lane = 0; g->waiting && lane < QUEUE_LANES; lane++) {
+        struct bucket *b = &g->buckets[lane];
+        if (heap_first(&b->items)) heap_moved(&q->lanes[lane].groups, &b->node);
+    }
 }
 
-void queue_charge(struct queue_item *i, uint64_t tokens) {
-    if (i->group) charge(i->group, tokens);
+void queue_charge(struct queue *q, struct queue_item *i, uint64_t tokens) {
+    if (i->group) charge(q, i->group, tokens);
 }
 
 void queue_forget(struct queue *q, struct queue_item *i) {
@@ -81,10 +136,34 @@ void queue_forget(struct queue *q, struct queue_item *i) {
 
 static void count_in(struct queue *q, struct queue_item *i) {
     i->queued = true;
-    i->passed = 0;
+    i->passed = false;
     q->requests += i->ticket->waiting++ == 0;
     q->items++;
     q->tokens += i->tokens;
+}
+
+static void into_group(struct queue *q, struct queue_item *i) {
+    struct bucket *b = &i->group->buckets[i->lane];
+    struct heap *lane = &q->lanes[i->lane].groups;
+    bool was_empty = !heap_first(&b->items);
+    heap_add(&b->items, &i->node);
+    i->group->waiting++;
+    if (was_empty)
+        heap_add(lane, &b->node);
+    else if (heap_first(&b->items) == &i->node)
+        heap_moved(lane, &b->node);
+}
+
+static void out_of_group(struct queue *q, struct queue_item *i) {
+    struct bucket *b = &i->group->buckets[i->lane];
+    struct heap *lane = &q->lanes[i->lane].groups;
+    bool was_first = heap_first(&b->items) == &i->node;
+    heap_remove(&b->items, &i->node);
+    i->group->waiting--;
+    if (!heap_first(&b->items))
+        heap_remove(lane, &b->node);
+    else if (was_first)
+        heap_moved(lane, &b->node);
 }
 
 int queue_add(struct queue *q, struct queue_item *i, const struct queue_who *who, uint64_t now_ms) {
@@ -97,36 +176,33 @@ int queue_add(struct queue *q, struct queue_item *i, const struct queue_who *who
 
 void queue_follow(struct queue *q, struct queue_item *i, const struct queue_who *who,
                   uint64_t now_ms) {
-    assert(!i->queued && !i->group);
+    assert(!i->queued && !i->group && i->lane < QUEUE_LANES && i->lane != QUEUE_LOOSE);
     struct queue_group *g = i->group = group_of(q, who);
     g->refs++;
     i->since_ms = now_ms;
     i->returned = false;
-    struct queue_item *before = TAILQ_LAST(&g->items, queue_list);
-    while (before && before->priority > i->priority) before = TAILQ_PREV(before, queue_list, link);
-    if (before)
-        TAILQ_INSERT_AFTER(&g->items, before, i, link);
-    else
-        TAILQ_INSERT_HEAD(&g->items, i, link);
+    i->arrival = q->arrivals++;
+    into_group(q, i);
     count_in(q, i);
 }
 
 void queue_add_front(struct queue *q, struct queue_item *i) {
-    assert(!i->queued);
-    struct queue_item *behind = TAILQ_FIRST(&q->returned);
-    while (behind && behind->priority < i->priority) behind = TAILQ_NEXT(behind, link);
-    if (behind)
-        TAILQ_INSERT_BEFORE(behind, i, link);
-    else
-        TAILQ_INSERT_TAIL(&q->returned, i, link);
+    assert(!i->queued && i->lane < QUEUE_LANES);
     i->returned = true;
+    i->arrival = q->arrivals++;
+    heap_add(&q->lanes[i->lane].returned, &i->node);
     count_in(q, i);
 }
 
 void queue_remove(struct queue *q, struct queue_item *i) {
     if (!i->queued) return;
     i->queued = false;
-    TAILQ_REMOVE(i->returned ? &q->returned : &i->group->items, i, link);
+    if (i->passed)
+        TAILQ_REMOVE(&q->passed, i, link);
+    else if (i->returned)
+        heap_remove(&q->lanes[i->lane].returned, &i->node);
+    else
+        out_of_group(q, i);
     q->requests -= --i->ticket->waiting == 0;
     q->items--;
     q->tokens -= i->tokens;
@@ -149,7 +225,7 @@ void queue_left(struct queue *q, struct queue_item *i, uint64_t now_ms) {
     if (g && !i->charged) {
         i->charged = true;
         if (g->account > q->served_at) q->served_at = g->account;
-        charge(g, i->tokens ? i->tokens : 1);
+        charge(q, g, i->tokens ? i->tokens : 1);
     }
     note_departure(q, now_ms);
 }
@@ -157,31 +233,41 @@ void queue_left(struct queue *q, struct queue_item *i, uint64_t now_ms) {
 /* ---- who is next ---- */
 
 void queue_begin(struct queue *q) {
+    struct queue_item *i;
     q->pass++;
+    while ((i = TAILQ_FIRST(&q->passed))) {
+        TAILQ_REMOVE(&q->passed, i, link);
+        i->passed = false;
+        heap_add(&q->lanes[i->lane].returned, &i->node);
+    }
 }
 
 void queue_pass(struct queue *q, struct queue_item *i) {
-    i->passed = q->pass;
+    if (i->lane != QUEUE_LOOSE) {
+        q->lanes[i->lane].passed = q->pass;
+        return;
+    }
+    heap_remove(&q->lanes[i->lane].returned, &i->node);
+    i->passed = true;
+    TAILQ_INSERT_TAIL(&q->passed, i, link);
 }
 
-static struct queue_item *first_of(const struct queue *q, const struct queue_list *l) {
-    struct queue_item *i = TAILQ_FIRST(l);
-    while (i && i->passed == q->pass) i = TAILQ_NEXT(i, link);
-    return i;
+static struct heap_node *better(struct heap_node *best, const struct heap *h) {
+    struct heap_node *n = heap_first(h);
+    return !best || (n && h->before(n, best)) ? n : best;
 }
 
 struct queue_item *queue_first(const struct queue *q) {
-    struct queue_item *best = first_of(q, &q->returned);
-    const struct queue_group *g, *of = NULL; // best's, unless it came back
-    TAILQ_FOREACH(g, &q->groups, link) {
-        struct queue_item *i = first_of(q, &g->items);
-        if (!i || (best && i->priority > best->priority)) continue;
-        bool sooner = !best || i->priority < best->priority || (of && g->account < of->account);
-        if (!sooner) continue;
-        best = i;
-        of = g;
+    struct heap_node *returned = NULL, *group = NULL;
+    for (int lane = 0; lane < QUEUE_LANES; lane++) {
+        const struct queue_lane_heaps *l = &q->lanes[lane];
+        if (l->passed == q->pass) continue;
+        returned = better(returned, &l->returned);
+        group = better(group, &l->groups);
     }
-    return best;
+    struct queue_item *back = item_of(returned);
+    struct queue_item *first = group ? item_of(heap_first(&bucket_at(group)->items)) : NULL;
+    return !back || (first && first->priority < back->priority) ? first : back;
 }
 
 double queue_wait_s(const struct queue *q) {

@@ -231,7 +231,7 @@ static void note_times(struct relay *r, struct choice *q, struct round *round, u
     struct metrics *m = r->server->metrics;
     uint64_t now = round->now_us;
     note_count(r, round, count);
-    queue_charge(&q->queue_item, count);
+    queue_charge(&r->server->queue, &q->queue_item, count);
     if (!q->first_us) {
         q->first_us = now;
         metrics_observe_at(m, q->rank, METRIC_FIRST_TOKEN_S,
@@ -306,6 +306,7 @@ static void on_tokens(struct relay *r, struct backend *b, const struct frame_tok
 
 static void note_done(struct choice *q, const struct frame_done *d) {
     q->cached_tokens = d->cached_tokens;
+    q->draft_rounds += d->draft_rounds;
     for (int k = 0; k < FRAME_DRAFT_KINDS; k++) {
         q->drafted[k] += d->drafted[k];
         q->accepted[k] += d->accepted[k];

@@ -144,6 +144,7 @@ static void observe_choice(const struct choice *c, struct metrics *m) {
     metrics_observe_at(m, c->rank, METRIC_REQUEST_GENERATION_TOKENS, (double)c->taken, 1);
     metrics_add_at(m, c->rank, METRIC_PREFIX_QUERIES, choice_prompt(c)->len);
     metrics_add_at(m, c->rank, METRIC_PREFIX_HITS, c->cached_tokens);
+    metrics_add_at(m, c->rank, METRIC_DRAFTS, c->draft_rounds);
     for (uint32_t k = 0; k < FRAME_DRAFT_KINDS; k++) {
         metrics_add_at(m, c->rank, METRIC_DRAFTED, c->drafted[k]);
         metrics_add_at(m, c->rank, METRIC_DRAFTS_ACCEPTED, c->accepted[k]);
@@ -224,6 +225,7 @@ static int enqueue(struct request *r) {
         struct queue_item *item = &r->choices[i].queue_item;
         item->ticket = &r->ticket;
         item->priority = (int32_t)r->params.priority;
+        item->lane = request_lane(r, &r->choices[i]);
         item->tokens = i ? 0 : (uint32_t)min_u64(tokens, UINT32_MAX);
         int st = i ? (queue_follow(q, item, &who, now), ST_OK) : queue_add(q, item, &who, now);
         if (st) return st;
@@ -335,10 +337,19 @@ static bool refuse_impatient(struct request *r) {
     return true;
 }
 
+// At its worker alone. What has begun goes on wherever it can.
+static bool is_bound(const struct request *r, const struct choice *c) {
+    return r->pinned >= 0 && !resume_waits(&c->resume) && !c->resume.times;
+}
+
 bool request_may_run_at(const struct request *r, const struct choice *c, uint32_t rank) {
-    // What has begun goes on wherever it can.
-    bool begun = resume_waits(&c->resume) || c->resume.times;
-    return r->pinned < 0 || (uint32_t)r->pinned == rank || begun;
+    return !is_bound(r, c) || (uint32_t)r->pinned == rank;
+}
+
+enum queue_lane request_lane(const struct request *r, const struct choice *c) {
+    static_assert((int)SERVER_WORKER_PORTS == (int)QUEUE_WORKERS_MAX, "a lane for each port");
+    if (c->ids.len) return QUEUE_LOOSE;
+    return is_bound(r, c) ? (enum queue_lane)(QUEUE_WORKER + r->pinned) : QUEUE_ANY;
 }
 
 // Its own worker is not there. True: r has ended.

@@ -93,6 +93,8 @@ void request_start(struct server *s, struct http_call *c, const struct request_k
 void request_set_prompts(struct request *r, uint32_t count);
 // Whether rank may begin it, or go on with it.
 bool request_may_run_at(const struct request *r, const struct choice *c, uint32_t rank);
+// Where it waits, as it is now.
+enum queue_lane request_lane(const struct request *r, const struct choice *c);
 // From choice_pump: c is complete. False: r has ended.
 bool request_choice_over(struct request *r, struct choice *c);
 // Turns ids into text as far as the client's buffer has room. May end r.

@@ -445,10 +445,9 @@ int server_reload(struct server *s, struct err *e) {
 // Nobody will compute anything here: whoever started us is to know, by the exit status.
 static void give_up_without_workers(struct runner *r) {
     struct server *s = &r->s;
-    const char *why = r->spawn ? backends_given_up(s->backends) : NULL;
-    if (!why) return;
+    if (!r->spawn || !backends_given_up(s->backends)) return;
     struct apierr e;
-    log_error("no_workers", "reason=\"%s\": every worker has failed for good", why);
+    log_error("no_workers", "count=%u: every worker has failed for good", s->ranks);
     server_no_worker(s, &e);
     r->given_up = true;
     begin_drain(r);
@@ -513,6 +512,18 @@ static void on_tick(uv_timer_t *t) {
 
 /* ---- start ---- */
 
+static void mask_signals(int how) {
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaddset(&set, signals[i]);
+    pthread_sigmask(how, &set, NULL);
+}
+
+void server_hold_signals(void) {
+    mask_signals(SIG_BLOCK);
+}
+
 static void start_timers(struct runner *r) {
     struct server *s = &r->s;
     uv_timer_init(&s->loop, &r->tick);
@@ -529,6 +540,7 @@ static void start_timers(struct runner *r) {
     uv_signal_start(&r->interrupt, on_signal, SIGINT);
     uv_signal_start(&r->hangup, on_signal, SIGHUP);
     uv_signal_start(&r->reopen, on_signal, SIGUSR1);
+    mask_signals(SIG_UNBLOCK);
 }
 
 static int start_workers(struct runner *r, struct err *e) {

@@ -59,6 +59,9 @@ struct server {
     bool place_wanted;
 };
 
+// Signals that end or reload a server wait from here on until server_run hears them. The first thing of the process, before
+// any thread.
+void server_hold_signals(void);
 // Runs until SIGTERM or SIGINT. spawn: `serve`, else `router`. c->workers is at least 1; c->run_dir is filled in.
 // Returns the exit status.
 int server_run(struct config *c, bool spawn);

@@ -254,6 +254,6 @@ int cmd_bench(const struct options *o) {
     if (!st) st = o->write_costs[0] ? write_costs(o, eng, &e) : run(o, eng, &e);
     engine_free(eng);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "railyard-worker: %s\n", e.msg);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
     return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
 }

@@ -8,6 +8,7 @@
 #include "worker/npy.h"
 #include "worker/options.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +101,7 @@ int cmd_logits(const struct options *o) {
     struct err e = {0};
     int st = run(o, &e);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "railyard-worker: %s\n", e.msg);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
     return st == ST_INVAL    ? EXIT_CODE_USAGE
            : st == ST_NOMEM  ? EXIT_CODE_MEMORY
            : st == ST_DEVICE ? EXIT_CODE_DEVICE

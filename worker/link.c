@@ -336,10 +336,12 @@ static enum outcome join(struct link *l, enum exit_code *ret_code) {
     }
 }
 
-static enum exit_code failed_code(struct link *l) {
+// told: the router knows why. Of its own workers it says so itself.
+static enum exit_code failed_code(struct link *l, bool told) {
     struct runner_status s;
     runner_status(l->c.runner, &s);
-    log_error("engine_failed", "reason=\"%s\"", s.reason);
+    log_line(told && l->supervised ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR, "engine_failed",
+             "reason=\"%s\"", s.reason);
     return s.st == ST_DEVICE  ? EXIT_CODE_DEVICE
            : s.st == ST_NOMEM ? EXIT_CODE_MEMORY
                               : EXIT_CODE_MODEL;
@@ -353,12 +355,12 @@ static enum exit_code run(struct link *l) {
         if (joined) o = live(l);
         if (o == DRAINED) return EXIT_CODE_OK;
         if (o == HURRIED) return EXIT_CODE_HURRIED;
-        if (o == FAILED) return failed_code(l);
+        if (o == FAILED) return failed_code(l, joined);
         if (!joined || l->supervised) return code;
         if (l->exiting) return EXIT_CODE_OK;
         // A router that takes us and goes, again and again, is not asked in a tight loop.
         o = pause_for(l, DIAL_MS_MIN);
-        if (o == FAILED) return failed_code(l);
+        if (o == FAILED) return failed_code(l, false);
         if (o != GOES_ON) return o == HURRIED ? EXIT_CODE_HURRIED : EXIT_CODE_OK;
     }
 }

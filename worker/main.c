@@ -6,27 +6,46 @@
 #include "worker/cmd.h"
 #include "worker/options.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+// "railyard" where that program called this one.
+static const char *own_name(void) {
+    return program_invocation_short_name;
+}
+
 static void print_usage(void) {
-    printf(
-        "railyard-worker: runs one model on one device for a router\n\n"
-        "  railyard-worker [worker] MODEL [flags]     serve the router of --lobby\n"
-        "  railyard-worker logits MODEL --out=F.npy   a JSON array of ids on stdin to logits\n"
-        "  railyard-worker inspect MODEL              what the checkpoint holds and what is wrong\n"
-        "  railyard-worker inspect MODEL --plan --context=N --room-gib=X   what it would take of a "
-        "GPU\n"
-        "  railyard-worker bench engine MODEL         what rounds cost here\n"
-        "  railyard-worker --list-devices             the GPUs, as JSON\n"
-        "  railyard-worker version\n\n"
-        "MODEL is a checkpoint's folder.\n\n");
+    static const struct {
+        const char *words, *help;
+    } ways[] = {
+        {"worker MODEL [flags]", "serve the router of --lobby"},
+        {"logits MODEL --out=F.npy", "a JSON array of ids on stdin to logits"},
+        {"inspect MODEL", "what the checkpoint holds and what is wrong"},
+        {"inspect MODEL --plan --context=N --room-gib=X", "what it would take of a GPU"},
+        {"bench engine MODEL", "what rounds cost here"},
+        {"--list-devices", "the GPUs, as JSON"},
+        {"version", "this build"},
+    };
+    printf("%s: runs one model on one device for a router\n\n", own_name());
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
+        printf("  %s %-26s %s\n", own_name(), ways[i].words, ways[i].help);
+    printf("\nMODEL is a checkpoint's folder.\n\n");
     options_help();
 }
 
 static int usage_error(const char *what) {
-    fprintf(stderr, "railyard-worker: %s (--help says how)\n", what);
+    fprintf(stderr, "%s: %s (--help says how)\n", own_name(), what);
     return EXIT_CODE_USAGE;
+}
+
+static void mask_signals(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(how, &set, NULL);
 }
 
 struct command {
@@ -62,21 +81,23 @@ static int run(struct options *o) {
     log_level_parse(o->log_level, &level);
     log_init("railyard-worker", level);
     if (o->help) return print_usage(), EXIT_CODE_OK;
-    if (o->list_devices) return cmd_list_devices();
+    if (o->list_devices) return mask_signals(SIG_UNBLOCK), cmd_list_devices();
     bool version = o->version || (o->args_count == 1 && !strcmp(o->args[0], "version"));
     if (version) return printf("%s (%s)\n", version_string(), version_commit()), EXIT_CODE_OK;
     const struct command *c = find_command(o, &used);
     if (!c) return usage_error("wanted worker, logits, inspect or bench engine, and MODEL");
     if (o->args_count != used + 1) return usage_error("wanted one MODEL, a checkpoint's folder");
     o->model = o->args[used];
+    if (c->run != cmd_worker) mask_signals(SIG_UNBLOCK);
     return c->run(o);
 }
 
 int main(int argc, char **argv) {
     struct options o;
     struct err e = {0};
+    mask_signals(SIG_BLOCK); // a worker hears them in its own time
     if (options_init(&o, argc - 1, argv + 1, &e)) {
-        fprintf(stderr, "railyard-worker: %s\n", e.msg);
+        fprintf(stderr, "%s: %s\n", own_name(), e.msg);
         return EXIT_CODE_USAGE;
     }
     int code = run(&o);

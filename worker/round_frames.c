@@ -169,7 +169,7 @@ static void cancel(struct round_frames *f, struct round_stream *s) {
                                .stop_id = -1,
                                .prompt_tokens = s->prompt_count,
                                .completion_tokens = s->generated}};
-    engine_drafts(f->eng, s->handle, x.done.drafted, x.done.accepted);
+    x.done.draft_rounds = engine_drafts(f->eng, s->handle, x.done.drafted, x.done.accepted);
     engine_cancel(f->eng, s->handle);
     put(f, &x);
     release(f, s);
@@ -281,7 +281,8 @@ static void put_done(struct round_frames *f, const struct engine_event *ev) {
                                .prefill_us = ev->prefill_us,
                                .decode_us = ev->decode_us,
                                .rounds = ev->rounds,
-                               .logits_hash = ev->logits_hash}};
+                               .logits_hash = ev->logits_hash,
+                               .draft_rounds = ev->draft_rounds}};
     static_assert((int)FRAME_DRAFT_KINDS == (int)ENGINE_DRAFT_KINDS, "the same kinds");
     memcpy(x.done.drafted, ev->drafted, sizeof ev->drafted);
     memcpy(x.done.accepted, ev->accepted, sizeof ev->accepted);

@@ -311,6 +311,33 @@ def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
 
 
 @test
+def over_http2_who_goes_on_sending_behind_the_413_still_gets_it():
+    """All of the body and only then a look at the answer: h2o by itself resets the stream, or lets its window run dry."""
+    with Server("--api.body_bytes_max=64KiB", command="router", wait_ready=False) as s:
+        with Http2(s.port) as c:
+            for k in range(3):
+                r = c.request("POST", CHAT, b" " * (3 << 20))
+                check_eq((r.status, r.json()["error"]["code"], r.was_reset), (413, "body_too_large", False), k)
+            check_eq(c.request("GET", "/livez").status, 200, "the next request of the connection")
+        with Http2(s.port) as c:
+            number = h2_post(c)
+            r = c.streams[number]
+            sent = 0
+            while not r.was_reset and sent < 128 << 20:
+                room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size)
+                if room:
+                    c.h.send_data(number, b" " * room)
+                    c.flush()
+                    sent += room
+                if not room or select.select([c.s], [], [], 0)[0]:
+                    c.pump()
+            check_eq((r.status, r.json()["error"]["code"], r.was_reset), (413, "body_too_large", True), "one that never ends")
+            check_eq(r.reset_code, 0, "its reset says no error")
+            check(sent > 32 << 20, lambda: f"it was reset after {sent} bytes")
+            check_eq(c.request("GET", "/livez").status, 200, "the next request of that connection")
+
+
+@test
 def a_body_beyond_the_buffer_limit_is_kept_in_a_file_that_nobody_else_sees():
     folder = tempfile.mkdtemp(prefix="ry-")
     os.environ["TMPDIR"] = folder

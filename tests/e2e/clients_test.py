@@ -1,5 +1,6 @@
 """Clients that others wrote, unchanged: curl, nghttp, h2load, and schemathesis over the served OpenAPI document."""
 
+import hashlib
 import json
 import os
 import re
@@ -172,7 +173,10 @@ def the_openapi_document_names_what_is_served_and_nothing_else():
     check_eq(doc["openapi"], "3.1.0", "version")
     for path, item in doc["paths"].items():
         for method in item:
-            if method == "get":
+            if method == "options":
+                with s.connect() as c:
+                    check_eq(c.request("OPTIONS", path.replace("{id}", "demo")).status, 200, path)
+            elif method == "get":
                 check_eq(s.get(path.replace("{id}", "demo")).status, 200, path)
             else:
                 r = s.post(path, {})
@@ -182,13 +186,85 @@ def the_openapi_document_names_what_is_served_and_nothing_else():
     check_eq({p.replace("{id}", "") for p in doc["paths"]}, served, "paths")
 
 
+# Of HTTP itself, and of no request or reply in particular.
+PLAIN_HEADERS = {"date", "server", "connection", "content-length", "transfer-encoding", "content-type"}
+
+
+def documented(doc, response):
+    if "$ref" in response:
+        response = doc["components"]["responses"][response["$ref"].rsplit("/", 1)[1]]
+    return {name.lower() for name in response.get("headers", ())} | PLAIN_HEADERS
+
+
+@test
+def the_openapi_document_has_every_header_of_every_reply():
+    with tempfile.NamedTemporaryFile("w", dir=FOLDER) as keys:
+        keys.write(f"k:user:{hashlib.sha256(b'secret').hexdigest()}\n")
+        keys.flush()
+        with Server("--api.cors_origins=*", f"--auth.keys_file={keys.name}", "--queue.requests_max=1", "--limits.request_s=60") as s:
+            def ask(method, path, body=None, key="secret", **headers):
+                fields = [(k.replace("_", "-"), v) for k, v in headers.items()] + ([("Authorization", f"Bearer {key}")] if key else [])
+                with s.connect() as c:
+                    return c.request(method, path, body, headers=fields)
+
+            doc = ask("GET", "/openapi.json").json()
+            page = {"Origin": "http://page.example"}
+            preflight = {**page, "Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "x-api-key"}
+            seen = {}
+            for status, method, path, body, key, headers in (
+                    (200, "POST", CHAT, GOOD, "secret", page), (200, "POST", CHAT, {**GOOD, "stream": True}, "secret", page),
+                    (200, "POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, "secret", page), (400, "POST", CHAT, {}, "secret", page),
+                    (401, "POST", CHAT, GOOD, None, page), (404, "POST", CHAT, {**GOOD, "model": "x"}, "secret", {}),
+                    (415, "POST", CHAT, GOOD, "secret", {"Content_Encoding": "gzip"}), (504, "POST", CHAT, {**GOOD, "max_tokens": 2000, "ignore_eos": True},
+                                                                                      "secret", {"X_Request_Timeout_Ms": "1"}),
+                    (405, "PUT", CHAT, GOOD, "secret", page), (200, "OPTIONS", CHAT, None, None, page), (204, "OPTIONS", CHAT, None, None, preflight),
+                    (200, "GET", "/v1/models", None, "secret", page), (401, "GET", "/v1/models", None, "wrong", page), (200, "GET", "/livez", None, None, {}),
+                    (200, "GET", "/metrics", None, None, page), (200, "POST", "/v1/tokenize", {"prompt": "a"}, "secret", page)):
+                r = ask(method, path, body, key, **headers)
+                check_eq(r.status, status, (method, path, body))
+                item = doc["paths"][path]
+                op = item.get(method.lower(), item.get("post"))
+                names = {k.lower() for k, _ in r.headers}
+                check_eq(names - documented(doc, op["responses"][str(status)]), set(), f"headers of {method} {path} {status} that the document lacks")
+                seen.setdefault(status, set()).update(names)
+            check({"x-railyard-worker", "cache-control"} <= seen[200] and "access-control-max-age" in seen[204] and "allow" in seen[405]
+                  and "www-authenticate" in seen[401] and "x-should-retry" in seen[504], lambda: f"hardly a header was seen: {seen}")
+    with Server(command="router", wait_ready=False) as s:
+        for path in ("/readyz", "/health"):
+            r = s.get(path)
+            check_eq(r.status, 503, path)
+            check_eq({k.lower() for k, _ in r.headers} - documented(doc, doc["paths"][path]["get"]["responses"]["503"]), set(), path)
+
+
+@test
+def the_openapi_document_has_every_header_that_the_router_s_source_names():
+    doc = shared().get("/openapi.json").json()
+    source = {}
+    for name in sorted(os.listdir(os.path.join(SOURCE, "router"))):
+        if name.endswith(".c"):
+            with open(os.path.join(SOURCE, "router", name), encoding="utf-8") as f:
+                source[name] = f.read()
+    text = "".join(source.values())
+    sent = {n for n in re.findall(r'\bheader(?:_int)?\(req, "([^"]+)"', source["send.c"])} | set(re.findall(r'H2O_STRLIT\("([a-z]+-[a-z-]+)"\)', source["send.c"]))
+    check(len(sent) >= 17, lambda: f"send.c sends {sorted(sent)}: is it still written as this test reads it?")
+    have = {n.lower() for n in doc["components"]["headers"]}
+    check_eq(sent - have - PLAIN_HEADERS, set(), "headers that are sent and not in the document")
+    check_eq(have - sent, set(), "headers of the document that nobody sends")
+    read = set(re.findall(r'(?:http_header|joined)\([^,()]*(?:->[^,()]*)*, "([^"]+)"\)', text)) | set(re.findall(r'\{"(x-[a-z-]+)", [0-9]+\}', source["request.c"]))
+    check(len(read) >= 15, lambda: f"the router reads {sorted(read)}: is it still written as this test reads it?")
+    named = {n.lower() for n in doc["components"]["parameters"]} | {v["name"] for v in doc["components"]["securitySchemes"].values() if "name" in v}
+    check_eq(read - named - PLAIN_HEADERS - {"http2-settings"}, set(), "headers that are read and not in the document")  # the last is HTTP/2's
+    used = {q["$ref"].rsplit("/", 1)[1] for item in doc["paths"].values() for op in item.values() for q in op.get("parameters", ()) if "$ref" in q}
+    check_eq(set(doc["components"]["parameters"]) - used, set(), "parameters that no operation has")
+
+
 @test
 def case_16_schemathesis_finds_no_5xx():
     st = os.path.join(run("sh", os.path.join(SOURCE, "tests", "tools", "venv.sh")).decode().strip(), "bin", "schemathesis")
     s = ready_with_a_fake_worker()
     try:
         out = run(st, "run", f"http://127.0.0.1:{s.port}/openapi.json", "--checks", "not_a_server_error", "--max-examples", "5" if SMALL else "40",
-                  "--phases", "coverage,fuzzing", "--seed", "1", "--workers", "1", "--no-color", "--request-timeout", str(LIMIT_S),
+                  "--phases", "coverage,fuzzing", "--seed", "1", "--workers", "1", "--no-color", "--header", "X-Request-Timeout-Ms: 600000", "--request-timeout", str(LIMIT_S),
                   "--generation-database", "none").decode()
         note("\n".join(out.splitlines()[-12:]))
         check_eq(s.metric("railyard_http_requests_total", status="500"), 0, "replies of status 500")

@@ -151,6 +151,10 @@ def the_counts_of_drafts_are_in_metrics_and_access_log():
         for kind, n in counts.drafted.items():
             check_eq(s.metric("railyard_worker_drafted_total", kind=kind, rank="0"), n, f"drafted of kind {kind}")
             check_eq(s.metric("railyard_worker_accepted_total", kind=kind, rank="0"), counts.accepted[kind], f"accepted of kind {kind}")
+        check_in('kind="mtp"', s.get("/metrics").body.decode(), "kinds")
+        check('kind="tree"' not in s.get("/metrics").body.decode(), "a kind that no worker has")
+        rounds = s.metric("vllm:spec_decode_num_drafts_total")
+        check(0 < rounds <= min(counts.rounds, sum(counts.drafted.values())), lambda: f"{rounds} rounds with drafts of {counts.rounds}, {counts.text()}")
         check_eq(s.metric("vllm:spec_decode_num_draft_tokens_total"), sum(counts.drafted.values()), "drafted")
         check_eq(s.metric("vllm:spec_decode_num_accepted_tokens_total"), sum(counts.accepted.values()), "accepted")
         lines = [x for x in s.access_lines() if x.get("completion_tokens")]
@@ -169,11 +173,16 @@ def a_server_without_drafts_has_none_and_the_same_replies():
 
 @test
 def settings_that_cannot_be_are_refused_by_name():
-    for flag, text in (("--draft-kinds=copy,eagle", "eagle"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
+    for flag, text in (("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
+                       ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
         check(status != 0, flag)
         check_in(text, err, flag)
+    for flag, text in (("--drafter=", "setting drafter: wanted a value"), ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'")):
+        status, _, err = run_program("serve", MODEL, flag)
+        check_eq(status, 2, flag)
+        check_eq(err.strip().splitlines(), [f"railyard serve: {text}, found ''" if flag.endswith("=") else f"railyard serve: {text}"], flag)
 
 
 @test

@@ -733,6 +733,7 @@ class Http2:
                 r.done = True
             elif isinstance(e, self.events.StreamReset):
                 r.done = r.was_reset = True
+                r.reset_code = e.error_code
             elif isinstance(e, self.events.ConnectionTerminated):
                 self.gone = True
         self.flush()

@@ -7,9 +7,10 @@ import os
 import shutil
 import signal
 import struct
+import subprocess
 import tempfile
 
-from harness import (MODEL, Failed, Process, Server, Worker, check, check_eq, check_in, main, note, run_program, test, wait_for)
+from harness import (BUILD, LIMIT_S, MODEL, Failed, Process, Server, Worker, check, check_eq, check_in, main, note, run_program, test, wait_for)
 
 CHAT = "/v1/chat/completions"
 SHORT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8, "ignore_eos": True}
@@ -112,11 +113,43 @@ def workers_that_fail_for_good_end_serve_with_their_reason():
     code, _, err = run_program("serve", MODEL, "--context=1", "--workers=2", "--api.listen=127.0.0.1:0",
                                "--ops.listen=127.0.0.1:0", f"--run.dir={DIR.name}")
     check_eq(code, 1, "exit status")
-    check_in("context: wanted at least 2, found 1", err, "the reason")
+    reasons = [line for line in err.splitlines() if "context: wanted at least 2, found 1" in line]
+    check_eq([" error railyard worker_failed " in line for line in reasons], [True, True], lambda: f"once for each worker: {reasons}")
     check_eq(err.count(" worker_started "), 2, "starts of the workers")
     check_eq(err.count(" worker_failed "), 2, "lines that say that one failed for good")
     check_in("not started again after exit code 3", err, "what was made of it")
     check_in("every worker has failed for good", err, "the last word")
+
+
+@test
+def a_signal_before_there_is_anything_to_end_still_ends_it_in_good_order():
+    """It comes while the settings are read, which here takes as long as the test wants."""
+    ports = ("--api.listen=127.0.0.1:0", "--ops.listen=127.0.0.1:0")
+    for program, words in (("railyard", ("serve", MODEL, "--drain.settle_s=0", f"--run.dir={DIR.name}", *ports)),
+                           ("railyard", ("router", MODEL, "--drain.settle_s=0", f"--run.dir={DIR.name}", *ports)),
+                           ("railyard", ("worker", MODEL, f"--lobby={DIR.name}/none.sock")), ("railyard-worker", (MODEL, f"--lobby={DIR.name}/none.sock"))):
+        for which in (signal.SIGTERM, signal.SIGINT):
+            settings = os.path.join(DIR.name, "slow.conf")
+            os.mkfifo(settings)
+            p = subprocess.Popen([os.path.join(BUILD, program), *words, f"--config={settings}"], stderr=subprocess.PIPE)
+            with open(settings, "w", encoding="utf-8"):  # opens when the other side has
+                p.send_signal(which)
+            err = p.communicate(timeout=LIMIT_S)[1].decode()
+            check_eq(p.returncode, 0, lambda e=err, w=words: f"exit status of {w[:2]}\n{e}")
+            os.unlink(settings)
+
+
+@test
+def messages_name_the_program_that_was_called():
+    for words, text in ((("inspect",), "railyard: wanted one MODEL"), (("logits", "--bogus=1"), "railyard: no setting 'bogus'"),
+                        (("worker", MODEL, "zzz"), "railyard: wanted one MODEL")):
+        code, _, err = run_program(*words)
+        check(code != 0, words)
+        check_in(text, err, words)
+        check("railyard-worker" not in err, err)
+    out = run_program("inspect", "--help")[1]
+    check_in("  railyard inspect MODEL ", out, "help")
+    check("railyard-worker" not in out, out)
 
 
 @test

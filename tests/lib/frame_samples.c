@@ -192,6 +192,7 @@ static void fill_done(const struct maker *m, struct frame_done *d) {
         .decode_us = pick64(m, 30),
         .rounds = pick64(m, 60),
         .logits_hash = pick64(m, 0xfeedfacecafebeef),
+        .draft_rounds = pick64(m, 17),
     };
     for (uint32_t i = 0; i < FRAME_DRAFT_KINDS; i++) {
         d->drafted[i] = pick64(m, 10 * (i + 1));

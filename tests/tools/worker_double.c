@@ -130,11 +130,13 @@ static void release(struct engine *eng, struct double_stream *s) {
     eng->kv_used -= s->kv;
 }
 
-void engine_drafts(struct engine *eng, uint64_t handle, uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
-                   uint64_t ret_accepted[ENGINE_DRAFT_KINDS]) {
+uint64_t engine_drafts(struct engine *eng, uint64_t handle,
+                       uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
+                       uint64_t ret_accepted[ENGINE_DRAFT_KINDS]) {
     (void)eng, (void)handle;
     memset(ret_drafted, 0, ENGINE_DRAFT_KINDS * sizeof *ret_drafted);
     memset(ret_accepted, 0, ENGINE_DRAFT_KINDS * sizeof *ret_accepted);
+    return 0;
 }
 
 bool engine_cancel(struct engine *eng, uint64_t handle) {

@@ -292,6 +292,7 @@ void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows)
     struct draft_slot *slot = &d->slots[s->slot];
     uint32_t n = slot->count, kept = kept_rows - 1;
     if (!n) return;
+    slot->rounds++;
     slot->drafted[slot->kind] += n;
     slot->accepted[slot->kind] += kept;
     slot->count = 0;

@@ -29,6 +29,7 @@ struct draft_slot {
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX]; // the rows as they are fed: the anchor, then the drafts
     struct copy_draft copy;
     struct draft_width copy_width, model_width;
+    uint64_t rounds; // that checked drafts
     uint64_t drafted[ENGINE_DRAFT_KINDS], accepted[ENGINE_DRAFT_KINDS];
 };
 

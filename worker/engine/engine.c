@@ -392,13 +392,15 @@ bool engine_cancel(struct engine *eng, uint64_t handle) {
     return s != NULL;
 }
 
-void engine_drafts(struct engine *eng, uint64_t handle, uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
-                   uint64_t ret_accepted[ENGINE_DRAFT_KINDS]) {
+uint64_t engine_drafts(struct engine *eng, uint64_t handle,
+                       uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
+                       uint64_t ret_accepted[ENGINE_DRAFT_KINDS]) {
     const struct stream *s = engine_find(eng, handle);
     for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) {
         ret_drafted[k] = s ? eng->drafts.slots[s->slot].drafted[k] : 0;
         ret_accepted[k] = s ? eng->drafts.slots[s->slot].accepted[k] : 0;
     }
+    return s ? eng->drafts.slots[s->slot].rounds : 0;
 }
 
 bool engine_idle(struct engine *eng) {

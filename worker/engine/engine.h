@@ -187,6 +187,7 @@ struct engine_event { // one stream's share of a round
     // The rest stands only when finish is not ENGINE_RUNNING:
     uint32_t prompt_count, cached_count, completion_count;
     uint64_t queue_us, prefill_us, decode_us, rounds;
+    uint64_t draft_rounds; // of rounds: those that checked drafts
     uint64_t drafted[ENGINE_DRAFT_KINDS], accepted[ENGINE_DRAFT_KINDS];
     uint64_t
         logits_hash; // over the bits of every row of logits that a token was drawn from, given ones counted
@@ -204,9 +205,10 @@ struct engine_round {
 // to do, count and rows are 0. ST_DEVICE: the device failed and the engine is good for engine_free only.
 int engine_step(struct engine *eng, struct engine_round *ret, struct err *e);
 bool engine_idle(struct engine *eng);
-// The drafts of a live stream so far, by kind; zeros where there is no such stream.
-void engine_drafts(struct engine *eng, uint64_t handle, uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
-                   uint64_t ret_accepted[ENGINE_DRAFT_KINDS]);
+// The drafts of a live stream so far, by kind; zeros where there is no such stream. Returns the rounds that checked some.
+uint64_t engine_drafts(struct engine *eng, uint64_t handle,
+                       uint64_t ret_drafted[ENGINE_DRAFT_KINDS],
+                       uint64_t ret_accepted[ENGINE_DRAFT_KINDS]);
 
 /* State of one stream at a row: what drafts, kept prompts and replay are built on. Opaque bytes on the host side,
  * tied to this engine. Saving is possible between rounds. */

@@ -155,6 +155,7 @@ static void fill_end(struct engine_event *ev, const struct stream *s, const stru
     ev->decode_us = now_us - first;
     ev->rounds = s->rounds;
     ev->logits_hash = s->hash;
+    ev->draft_rounds = d->rounds;
     memcpy(ev->drafted, d->drafted, sizeof ev->drafted);
     memcpy(ev->accepted, d->accepted, sizeof ev->accepted);
 }

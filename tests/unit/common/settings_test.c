@@ -10,17 +10,20 @@
 
 struct values {
     bool fast;
-    int64_t rows, bytes;
+    int64_t rows, width, bytes;
     double wait_s;
-    char *name, *mode;
+    char *name, *kind, *mode;
 };
 static const struct setting table[] = {
     {"fast", SETTING_BOOL, offsetof(struct values, fast), "off", 0, 0, NULL, NULL, "a switch"},
     {"queue.rows", SETTING_INT, offsetof(struct values, rows), "7", 1, 100, NULL, "rows",
      "a count"},
+    {"width", SETTING_INT_OR_0, offsetof(struct values, width), "0", 2, 32, NULL, NULL,
+     "a count, or 0"},
     {"bytes", SETTING_BYTES, offsetof(struct values, bytes), "1KiB", 0, 0, NULL, "bytes", "a size"},
     {"wait_s", SETTING_REAL, offsetof(struct values, wait_s), "1.5", 0, 60, NULL, "s", "a time"},
     {"name", SETTING_STRING, offsetof(struct values, name), NULL, 0, 0, NULL, NULL, "a name"},
+    {"kind", SETTING_STRING, offsetof(struct values, kind), "all", 1, 0, NULL, NULL, "a word"},
     {"mode", SETTING_CHOICE, offsetof(struct values, mode), "auto", 0, 0, "auto|cpu|cuda", NULL,
      "a word"},
 };
@@ -73,6 +76,10 @@ TEST(bad_values_are_refused_by_name) {
     } cases[] = {
         {"--queue.rows=0", "queue.rows: wanted 1 to 100, found '0'"},
         {"--queue.rows=101", "queue.rows"},
+        {"--width=1", "setting width: wanted 0 or 2 to 32, found '1'"},
+        {"--width=33", "wanted 0 or 2 to 32, found '33'"},
+        {"--width=-1", "wanted 0 or 2 to 32, found '-1'"},
+        {"--kind=", "setting kind: wanted a value, found ''"},
         {"--queue.rows=7x", "whole number"},
         {"--queue.rows=", "whole number"},
         {"--queue.rows=99999999999999999999", "whole number"},

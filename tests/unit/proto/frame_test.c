@@ -147,6 +147,7 @@ static void check_done(const struct frame_done *a, const struct frame_done *b) {
     CHECK_MEM(a->drafted, b->drafted, sizeof a->drafted);
     CHECK_MEM(a->accepted, b->accepted, sizeof a->accepted);
     CHECK_EQ_U64(a->logits_hash, b->logits_hash);
+    CHECK_EQ_U64(a->draft_rounds, b->draft_rounds);
 }
 
 static void check_prefixes(const struct frame_prefix *a, const struct frame_prefix *b,
@@ -396,6 +397,28 @@ TEST(fields_behind_the_known_ones_are_ignored) {
     CHECK_OK(decode_copy("\x96\x0c\x01\x05\x06\xa1x\x93\x01\x02\x03", 11, &e), e);
     CHECK_OK(decode_copy("\x94\x0b\x01\xa1x\xc0", 6, &e), e);
     CHECK_OK(decode_copy("\x93\x05\x01\x91\x94\x01\x02\x03\x90", 9, &e), e);
+}
+
+// An older worker's DONE ends before draft_rounds.
+TEST(a_field_that_was_added_later_may_be_missing_and_is_then_0) {
+    struct frame f = {.type = FRAME_DONE,
+                      .generation = 1,
+                      .done = {.stream = {1, 0}, .finish = FRAME_FINISH_STOP, .draft_rounds = 5}};
+    struct frame got = {0};
+    struct err e = {0};
+    struct arena a = {0};
+    strbuf_reset(&bytes);
+    CHECK_OK(frame_encode(&bytes, &f, &e), e);
+    CHECK_OK(frame_decode(&got, (const uint8_t *)bytes.p, bytes.len, &a, &e), e);
+    CHECK_EQ_U64(got.done.draft_rounds, 5);
+    CHECK_MEM(bytes.p, "\xdc\x00\x10", 3); // an array of 16
+    bytes.p[2] = '\x0f';
+    CHECK_OK(frame_decode(&got, (const uint8_t *)bytes.p, bytes.len - 1, &a, &e), e);
+    CHECK_EQ_U64(got.done.draft_rounds, 0);
+    bytes.p[2] = '\x0e';
+    CHECK_EQ(frame_decode(&got, (const uint8_t *)bytes.p, bytes.len - 2, &a, &e), ST_CORRUPT);
+    CHECK_HAS(e.msg, "wanted 13 fields, found 12");
+    arena_fini(&a);
 }
 
 static struct frame cancel_of(const struct frame_stream *v, uint32_t count) {

@@ -14,6 +14,7 @@
 #include "router/config.h"
 #include "router/keys.h"
 #include "router/model.h"
+#include "router/place.h"
 #include "router/relay.h"
 #include "router/request.h"
 #include "router/server.h"
@@ -24,6 +25,7 @@ enum { CONTEXT = 4096 };
 
 struct backend {
     uint32_t rank, generation;
+    uint32_t room; // as place.c sees it
     bool full;
     bool dead;                // it said nothing since the last SUBMIT
     struct frame_submit last; // ids point into the request: read at once or not at all
@@ -31,10 +33,26 @@ struct backend {
     struct frame_stream cancelled;
 };
 
+struct backends {
+    struct backend *v[2];
+    uint32_t count;
+};
+
 uint32_t backend_rank(const struct backend *b) {
     return b->rank;
 }
+uint32_t backends_count(const struct backends *s) {
+    return s->count;
+}
+struct backend *backends_at(struct backends *s, uint32_t rank) {
+    return s->v[rank];
+}
+uint32_t backend_room(const struct backend *b) {
+    return b->room;
+}
+static unsigned looks; // at workers
 void backend_info(const struct backend *b, struct backend_info *ret) {
+    looks++;
     *ret =
         (struct backend_info){.rank = b->rank, .state = BACKEND_READY, .generation = b->generation};
     ret->fingerprint = (struct frame_fingerprint){"build", "checkpoint", "cpu", "f32", "rope"};
@@ -554,6 +572,44 @@ TEST(a_full_worker_sends_the_request_back_to_the_front) {
     fake_fini(&first);
     fake_fini(&second);
     world_fini(&w);
+}
+
+// Of `pinned` that came by the port of a full worker and two for any, the two go to the other worker. The looks at workers
+// that this took.
+static unsigned looks_beside(int pinned) {
+    enum { MOST = 60 };
+    static struct fake f[MOST + 2];
+    struct world w;
+    world_init(&w);
+    w.s.queue.requests_max = MOST + 2;
+    struct backend other = {.rank = 1, .room = 9};
+    struct backends both = {{&w.b, &other}, 2};
+    w.s.backends = &both;
+    for (int i = 0; i < pinned + 2; i++) {
+        fake_rank = i < pinned ? 0 : -1;
+        ask(&w, &f[i], "");
+    }
+    looks = 0;
+    place_all(&w.s);
+    unsigned ret = looks;
+    CHECK_EQ(other.submits, 2);
+    CHECK_EQ(w.b.submits, 0);
+    CHECK_EQ(w.s.queue.requests, pinned);
+    w.b.room = 100;
+    place_all(&w.s);
+    CHECK_EQ(w.b.submits, pinned);
+    CHECK_EQ(other.submits, 2);
+    for (int i = 0; i < pinned + 2; i++) {
+        fake_reset(&f[i]);
+        fake_fini(&f[i]);
+    }
+    world_fini(&w);
+    return ret;
+}
+
+// A thousand clients of one worker's port must not make placing for the other workers slow.
+TEST(those_that_wait_for_a_full_worker_are_asked_for_once_a_pass_however_many_they_are) {
+    CHECK_EQ(looks_beside(60), looks_beside(1));
 }
 
 static void lose(struct world *w, bool planned) {
