@@ -4,7 +4,7 @@ import os
 import re
 import signal
 
-from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note,
+from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note, run_program,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -87,6 +87,26 @@ def one_of_two_workers_dies_and_the_other_goes_on():
         for _ in range(5):
             check_eq(s.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
         s.wait_worker(1, other_than_pid=pid)
+
+
+@test
+def a_worker_that_dies_again_and_again_stays_down_until_ctl_starts_it():
+    with Server("--workers=2", "--threads=1") as s:
+        def ctl(*args):
+            code, out, err = run_program("ctl", *args, f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl {args}: {err}")
+            return out
+
+        pid = None
+        for _ in range(5):  # with 1, 2, 4 and 8 s between them
+            pid = s.wait_worker(1, other_than_pid=pid)["pid"]
+            os.kill(pid, signal.SIGKILL)
+        reason = s.wait_worker(1, "failed")["reason"]
+        check_in("killed by signal 9; 5 failures in ten minutes", reason, "reason")
+        wait_for(lambda: "(railyard ctl start 1 does it)" in s.log_text(), "the log says what brings it back")
+        check_in("worker 1 stays down until `railyard ctl start 1`\n", ctl("workers"), "workers")
+        check_in(" ready ", ctl("start", "1", "--wait"), "start")
+        check("stays down" not in ctl("workers"), "workers with all of them ready")
 
 
 @test
