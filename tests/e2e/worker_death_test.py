@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note, run_program,
                      strict_json, test, wait_for)
@@ -121,8 +122,10 @@ def sigterm_of_the_router_ends_its_workers():
 def case_37_kill_9_of_the_router_ends_its_workers():
     with Server("--workers=2", "--threads=1") as s:
         pids = [s.wait_worker(r)["pid"] for r in (0, 1)]
+        killed = time.monotonic()
         s.kill()
         wait_for(lambda: not any(alive(p) for p in pids), "the workers are gone")
+        note(f"two workers were gone {time.monotonic() - killed:.3f} s after kill -9 of their router")
 
 
 @test
@@ -157,8 +160,10 @@ def case_40_a_worker_started_by_hand_outlives_its_router_and_joins_the_next():
         first.wait_ready()
         wanted = first.chat(**SHORT)["choices"][0]["token_sha256"]
         first.kill()
+        started = time.monotonic()
         with Server(f"--run.dir={first.run_dir}", command="router", wait_ready=False) as second:
             second.wait_ready()
+            note(f"the worker served again {time.monotonic() - started:.3f} s after the start of the next router")
             check(w.running(), "the worker ended")
             check_eq(second.wait_worker()["pid"], w.pid, "pid")
             check_eq(second.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")
