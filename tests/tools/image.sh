@@ -85,7 +85,7 @@ if [ "${IMAGE_INSIDE:-}" = yes ]; then
     mount -t tmpfs -o size=16m,gid=65532,mode=2777 tmpfs "$r/run/railyard"
     mount -t tmpfs -o mode=1777 tmpfs "$r/tmp"
     within() {
-        exec env -i PATH=/usr/local/bin:/usr/bin:/bin chroot --userspec=65532:65532 "$r" \
+        exec env -i PATH=/usr/local/bin:/usr/bin:/bin /usr/sbin/chroot --userspec=65532:65532 "$r" \
             setpriv --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
     }
     (within sh -c 'id -u; touch /x 2>&1; grep CapEff /proc/self/status') || true
