@@ -34,8 +34,7 @@ static int parse(struct draft_vocab *ret, const char *setting, uint32_t vocab, s
             return not_spans(setting, vocab, e);
         last = first;
         if (*at == '-' && (at++, !take_id(&at, vocab, &last))) return not_spans(setting, vocab, e);
-        if (last < first || first < end || (*at && *at != ','))
-            return not_spans(setting, vocab, e);
+        if (last < first || first < end || (*at && *at != ',')) return not_spans(setting, vocab, e);
         ret->spans[ret->count++] = (struct engine_range){first, last - first + 1};
         end = last + 1;
         if (!*at) return ST_OK;

@@ -126,8 +126,8 @@ static int check_named(const struct drafts *d, const struct engine_config *c, st
             return err_set(e, ST_INVAL,
                            "draft-kinds: wanted kinds that drafter '%.200s' has (copy%s%s), found "
                            "'%s'",
-                           c->drafter, d->has_model ? ", " : "", d->has_model ? costs_kind(d->model.kind) : "",
-                           costs_kind(k));
+                           c->drafter, d->has_model ? ", " : "",
+                           d->has_model ? costs_kind(d->model.kind) : "", costs_kind(k));
     }
     return ST_OK;
 }

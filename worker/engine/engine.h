@@ -63,7 +63,7 @@ enum engine_fault {
     ENGINE_FAULT_SHORT_S, // a commit of windows passes one row too few to one DeltaNet layer's matrices
     ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_WINDOW_ROPE, // rows of a window behind its first are rotated by one position too many
-    ENGINE_FAULT_LOST_TAP,    // of each prompt chunk but the last the drafter gets a last row of zeros
+    ENGINE_FAULT_LOST_TAP, // of each prompt chunk but the last the drafter gets a last row of zeros
     ENGINE_FAULT_END,
 };
 
@@ -117,8 +117,8 @@ struct engine_info {
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
     const char *drafter;        // its kind; NULL: there is none
     enum engine_draft drafter_kind;
-    uint32_t drafter_ids_max;   // of one block
-    uint64_t drafter_bytes;     // of the arena: the drafter's own
+    uint32_t drafter_ids_max; // of one block
+    uint64_t drafter_bytes;   // of the arena: the drafter's own
 };
 
 struct engine_thought { // a bound on the thought that the prompt ends in

@@ -42,14 +42,14 @@ struct slot {
 struct mtp {
     struct model *m;
     struct mtp_weights w;
-    uint64_t row_bytes;  // of a hidden row
+    uint64_t row_bytes; // of a hidden row
     struct draft_head head;
-    struct round round;  // of a forward of the head
-    devptr in;           // [rows_max, D] hidden rows that the forward takes
-    devptr *to;          // [slots] where o of each pick goes
-    devptr hid;          // [slots, D] the last absorbed row of the target
-    devptr out;          // [slots, D] o of the last filled row
-    devptr chain;        // [slots, D] o of the last row of each ask's chain
+    struct round round; // of a forward of the head
+    devptr in;          // [rows_max, D] hidden rows that the forward takes
+    devptr *to;         // [slots] where o of each pick goes
+    devptr hid;         // [slots, D] the last absorbed row of the target
+    devptr out;         // [slots, D] o of the last filled row
+    devptr chain;       // [slots, D] o of the last row of each ask's chain
     devptr kv;
     struct slot *slots;
     uint32_t *pages; // [pages_per_slot]

@@ -12,8 +12,8 @@ enum { VOCAB = 248320 }; // Qwen3.5's
 static const struct {
     uint32_t id;
     const char *text;
-} control[] = {{248044, "<|endoftext|>"}, {248045, "<|im_start|>"},    {248046, "<|im_end|>"},
-               {248058, "<tool_call>"},   {248059, "</tool_call>"},    {248066, "<tool_response>"},
+} control[] = {{248044, "<|endoftext|>"}, {248045, "<|im_start|>"},     {248046, "<|im_end|>"},
+               {248058, "<tool_call>"},   {248059, "</tool_call>"},     {248066, "<tool_response>"},
                {248068, "<think>"},       {248067, "</tool_response>"}, {248069, "</think>"}};
 
 static const char *folder(const char *name, const char *tokenizer) {
@@ -107,9 +107,19 @@ TEST(spans_are_taken_from_the_setting) {
 }
 
 TEST(spans_that_are_none_are_refused_by_name) {
-    static const char *const wrong[] = {
-        "",     "al",  "-5",       "5-",       "5-3",  "0-4096", "1-2,2-3",
-        "4096", "1,,", "0-99999999999999999999", "1-2 ", "+1",   "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
+    static const char *const wrong[] = {"",
+                                        "al",
+                                        "-5",
+                                        "5-",
+                                        "5-3",
+                                        "0-4096",
+                                        "1-2,2-3",
+                                        "4096",
+                                        "1,,",
+                                        "0-99999999999999999999",
+                                        "1-2 ",
+                                        "+1",
+                                        "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct draft_vocab v;
         struct err e = {0};
