@@ -189,10 +189,11 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {
-    "backend", "embedding",       "context", "streams",     "threads",    "chunk",
-    "kv",      "memory-fraction", "drafter", "draft-kinds", "draft-rows", "drafter-quantize-min",
-    "draft-vocab", "costs",   "debug.fault"};
+static const char *const handed_on[] = {"backend",     "embedding",       "context",
+                                        "streams",     "threads",         "chunk",
+                                        "kv",          "memory-fraction", "drafter",
+                                        "draft-kinds", "draft-rows",      "drafter-quantize-min",
+                                        "draft-vocab", "costs",           "debug.fault"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;
