@@ -176,10 +176,13 @@ static const struct setting table[] = {
      "values",
      "handed on to workers: a block drafter's matrices of so many values become 4 bits; 0: as its "
      "file says"},
+    {"draft-vocab", SETTING_STRING, IN(draft_vocab), "auto", 0, 0, NULL, NULL,
+     "handed on to workers: ids that drafts are made of: auto (the drafter's own, else common and "
+     "control ones), all, or a list of FIRST-LAST"},
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
 static bool is_secret(const struct setting *t) {
@@ -187,10 +190,11 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {
-    "backend", "embedding",       "context", "streams",     "threads",    "chunk",
-    "kv",      "memory-fraction", "drafter", "draft-kinds", "draft-rows", "drafter-quantize-min",
-    "costs",   "debug.fault"};
+static const char *const handed_on[] = {"backend",     "embedding",       "context",
+                                        "streams",     "threads",         "chunk",
+                                        "kv",          "memory-fraction", "drafter",
+                                        "draft-kinds", "draft-rows",      "drafter-quantize-min",
+                                        "draft-vocab", "costs",           "debug.fault"};
 
 // What is looked up when it is used, by the request loop or in a snapshot.
 static const char *const reloadable[] = {"queue.requests_max",

@@ -60,7 +60,7 @@ struct config {
     char *backend, *embedding;
     int64_t context, streams, threads, chunk;
     double memory_fraction;
-    char *kv, *drafter, *draft_kinds, *costs;
+    char *kv, *drafter, *draft_kinds, *draft_vocab, *costs;
     int64_t draft_rows, drafter_quantize_min;
     char *debug_fault;
 

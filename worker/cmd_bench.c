@@ -196,7 +196,7 @@ static void never_fall(double *ms, uint32_t count) {
 
 static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
     const struct engine_info *info = engine_info(eng);
-    uint32_t anchor = 0, k = 0;
+    uint32_t anchor = 0, k = info->drafter_kind;
     uint64_t handle = 0;
     float *logits = mem_alloc((size_t)ENGINE_WINDOW_ROWS_MAX * info->vocab_size * sizeof *logits);
     int st = decoding_stream(eng, &handle, &anchor, e);
@@ -204,7 +204,6 @@ static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
         st = cost_of_rows(eng, handle, anchor, r, logits, &c->rows_ms[r], e);
     free(logits);
     if (st) return st;
-    while (info->drafter && strcmp(costs_kind(k), info->drafter)) k++;
     for (uint32_t n = 1; info->drafter && n <= info->drafter_ids_max; n++)
         c->draft_ms[k][n] = cost_of_drafts(eng, handle, n);
     never_fall(c->rows_ms, ENGINE_WINDOW_ROWS_MAX);
