@@ -111,9 +111,11 @@ static bool ends_in_1_1(const char *head, size_t len) {
 static int end_head(struct h1scan *s, const char *head, size_t len, struct apierr *e) {
     struct h1scan_framing f;
     if (len >= HTTP2_MARK_BYTES && !memcmp(head, "PRI * HTTP/2", HTTP2_MARK_BYTES)) {
+        if (s->begun) return refuse(e, "HTTP/2 must begin with the connection");
         s->state = H1SCAN_HTTP2;
         return ST_OK;
     }
+    s->begun = true;
     int st = h1scan_head(head, len, ends_in_1_1(head, len), &f, e);
     if (st) return st;
     expect(s, f.chunked ? H1SCAN_CHUNK_SIZE : f.length ? H1SCAN_BODY : H1SCAN_HEAD);

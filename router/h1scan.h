@@ -34,6 +34,7 @@ struct h1scan {
     size_t line;   // bytes of the line, without CR
     bool digits;   // the chunk has a size
     bool was_cr;   // the byte before was CR
+    bool begun;    // a head has ended: HTTP/2 cannot begin any more
     bool
         head_refused; // H1SCAN_BAD: by its head, of which seen bytes are at the input's end; else within a body
 };

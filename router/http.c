@@ -147,10 +147,12 @@ static bool has_word(h2o_iovec_t v, const char *word) {
 }
 
 int http_check_json_type(const struct http_call *c, struct apierr *e) {
+    char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t coding = http_header(c->req, "content-encoding");
     if (coding.len && !(coding.len == 8 && !strncasecmp(coding.base, "identity", 8)))
         return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL,
-                          "Content-Encoding must be identity");
+                          "Content-Encoding must be identity, got %s",
+                          apierr_clip(clip, coding.base, coding.len));
     h2o_iovec_t type = http_header(c->req, "content-type");
     if (!type.len) return ST_OK;
     size_t n = 0;
@@ -162,10 +164,13 @@ int http_check_json_type(const struct http_call *c, struct apierr *e) {
                   !strncasecmp(type.base + n - 5, "+json", 5);
     if (!json && !suffix)
         return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL,
-                          "Content-Type must be application/json");
+                          "Content-Type must be application/json, got %s",
+                          apierr_clip(clip, type.base, type.len));
     if (has_word(parameters, "charset") && !has_word(parameters, "utf-8") &&
         !has_word(parameters, "utf8"))
-        return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL, "the charset must be utf-8");
+        return apierr_set(e, APIERR_UNSUPPORTED_MEDIA_TYPE, NULL,
+                          "the charset of Content-Type must be utf-8, got %s",
+                          apierr_clip(clip, type.base, type.len));
     return ST_OK;
 }
 

@@ -456,9 +456,11 @@ static int read_timeout(struct request *r, struct apierr *e) {
         fine = v.base[i] >= '0' && v.base[i] <= '9';
         ms = ms * 10 + (uint64_t)(v.base[i] - '0');
     }
+    char clip[APIERR_CLIP_BYTES];
     if (!fine || ms < 1 || (double)ms > max)
         return apierr_set(e, APIERR_INVALID_VALUE, "X-Request-Timeout-Ms",
-                          "X-Request-Timeout-Ms must be 1 to %.0f", max);
+                          "X-Request-Timeout-Ms must be 1 to %.0f, got %s", max,
+                          apierr_clip(clip, v.base, v.len));
     r->deadline_ms = r->received_us / 1000 + ms;
     return ST_OK;
 }

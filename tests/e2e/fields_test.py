@@ -270,8 +270,10 @@ def media_types_other_than_json_are_415():
         check_eq(r.status, wanted, f"status of {value!r} {r.body[:200]!r}")
         if wanted == 415:
             check_eq(error_of(r)["code"], "unsupported_media_type", "code")
+            check_in(f"got {value}", error_of(r)["message"], "what was found")
     r = server().post(CHAT, good, [("Content-Encoding", "gzip")])
     check_eq((r.status, error_of(r)["code"]), (415, "unsupported_media_type"), "a coded body")
+    check_in("got gzip", error_of(r)["message"], "what was found")
 
 
 @test

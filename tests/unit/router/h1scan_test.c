@@ -71,6 +71,7 @@ static const struct {
     {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0anything at all\r\rX", -1, NULL},
     {GET "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 92,
      "once"},
+    {GET "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 44, "begin with the connection"},
     {CHUNKED "0x5\r\n", 57, "hex digits"},
     {CHUNKED "5\nhello", 57, "hex digits"},
     {CHUNKED "5;x\nhello", 59, "extension"},
