@@ -162,8 +162,10 @@ static int read_answer(struct wire *w, const struct strbuf *b, struct err *e) {
     if (f.type != FRAME_WELCOME)
         return err_set(e, ST_CORRUPT, "the lobby's answer: wanted WELCOME, found %s",
                        frame_type_name(f.type));
+    // A router that speaks none of our versions says FAIL(version): this is damage, and no refusal.
     if (f.welcome.version < FRAME_VERSION_MIN || f.welcome.version > FRAME_VERSION_MAX)
-        return err_set(e, ST_VERSION, "the router: wanted frames of version %d to %d, found %u",
+        return err_set(e, ST_CORRUPT,
+                       "the lobby's answer: wanted frames of version %d to %d, found %u",
                        FRAME_VERSION_MIN, FRAME_VERSION_MAX, f.welcome.version);
     w->welcome = f.welcome;
     return ST_OK;

@@ -282,6 +282,31 @@ class HostileRouter:
 
 
 @test
+def a_welcome_of_a_version_that_was_not_offered_is_damage_and_ends_no_worker():
+    """A flipped bit may make one. A router that speaks none of a worker's versions says FAIL(version), and that alone is a refusal."""
+    folder = tempfile.mkdtemp(prefix="ry-fuzz-")
+
+    class Place:
+        run_dir = folder
+
+    try:
+        hostile = HostileRouter(folder, random.Random(SEED), [])
+        with Worker(Place, "--threads=1", model=MODEL) as w:
+            for version in (0, VERSION + 32, VERSION):  # the last time it shows that it still asks
+                conn, _ = hostile.lobby.accept()
+                with conn:
+                    conn.settimeout(20)
+                    hello = Tube(conn).receive()
+                    check_eq((hello[0], hello[1]), (HELLO, 0), "what a worker says first")
+                    answer = msgpack.packb([WELCOME, 0, version, 0, 1, 77, f"ipc://{folder}/none.sock", 5.0])
+                    conn.sendall(struct.pack("<I", len(answer)) + answer)
+            check(w.running(), lambda: f"the worker ended:\n{w.log_text()[-2000:]}")
+            hostile.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@test
 def a_worker_outlives_hostile_routers_and_serves_the_next_good_one():
     rng = random.Random(SEED + 1)
     folder = tempfile.mkdtemp(prefix="ry-fuzz-")
