@@ -194,7 +194,7 @@ bool backend_forget_stream(struct backend *b, struct frame_stream s) {
     uint32_t i = find_stream(b, s);
     if (i == b->live_count) return false;
     b->live[i] = b->live[--b->live_count];
-    if (b->live_count == 0) b->progress_ms = b->set->turned_ms;
+    if (b->live_count == 0) b->health.progress_ms = b->set->turned_ms;
     return true;
 }
 
@@ -203,7 +203,7 @@ static void remember_stream(struct backend *b, struct frame_stream s) {
         b->live_cap = b->live_cap ? 2 * b->live_cap : 16;
         b->live = mem_realloc_array(b->live, b->live_cap, sizeof *b->live);
     }
-    if (b->live_count == 0) b->progress_ms = b->set->turned_ms; // work begins to be pending
+    if (b->live_count == 0) b->health.progress_ms = b->set->turned_ms; // work begins to be pending
     b->live[b->live_count++] = s;
 }
 

@@ -5,6 +5,7 @@
 #include "common/arena.h"
 #include "router/backend.h"
 #include "router/child.h"
+#include "router/health.h"
 #include "router/inbox.h"
 #include "router/restart.h"
 
@@ -50,10 +51,7 @@ struct backend {
     struct frame_stream *live;  // submitted and not ended
     uint32_t live_count, live_cap;
 
-    // Health, on the set's own clock: turned_ms.
-    uint64_t ping_seq, pong_seq, ping_ms; // ping_ms: when the oldest unanswered PING was sent
-    uint64_t last_ping_ms;
-    uint64_t progress_ms;      // work moved, or there was none
+    struct health health;      // on the set's own clock: turned_ms
     uint64_t last_progress_ms; // mono, for people
 
     // The process of an own rank.

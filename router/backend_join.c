@@ -50,7 +50,7 @@ static void on_down(void *arg, const char *why) {
 /* Frames. */
 
 static void moved(struct backend *b) {
-    b->progress_ms = b->set->turned_ms;
+    b->health.progress_ms = b->set->turned_ms;
     b->last_progress_ms = mono_ms();
 }
 
@@ -109,9 +109,7 @@ static void on_frame(struct backend *b, const struct frame *f) {
     case FRAME_FAIL: on_stream_frame(b, f); return;
     case FRAME_GOODBYE: backend_lose(b, f->goodbye.reason, BACKEND_STOPPED); return;
     case FRAME_PING: on_ping(b, f); return;
-    case FRAME_PONG:
-        if (f->ping.seq > b->pong_seq && f->ping.seq <= b->ping_seq) b->pong_seq = f->ping.seq;
-        return;
+    case FRAME_PONG: health_ponged(&b->health, f->ping.seq); return;
     default: break;
     }
     char reason[96];
@@ -242,8 +240,7 @@ static void begin_incarnation(struct backend *b) {
     b->failure = BACKEND_FAILURE_COUNT;
     b->status = (struct frame_status){0};
     b->reason[0] = '\0';
-    b->ping_seq = b->pong_seq = 0;
-    b->last_ping_ms = b->progress_ms = b->set->turned_ms;
+    health_reset(&b->health, b->set->turned_ms);
     b->last_progress_ms = b->joined_ms;
 }
 

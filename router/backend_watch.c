@@ -147,34 +147,19 @@ static void start_if_due(struct backend *b, uint64_t now) {
 
 /* Health. */
 
-// How long work may stand still. A worker whose rounds are long reports its progress less often.
-static uint64_t limit_ms(const struct backend *b) {
-    double round_ms = b->status.round_ms < 1e6 ? b->status.round_ms : 1e6;
-    return (uint64_t)(b->set->c.progress_s * 1000 + 2 * round_ms);
-}
-
 static void send_ping(struct backend *b) {
     uint64_t now = b->set->turned_ms;
-    if (now - b->last_ping_ms < BACKEND_PING_MS) return;
-    if (b->ping_seq == b->pong_seq) b->ping_ms = now; // the oldest that waits
-    struct frame f = {.type = FRAME_PING, .ping = {b->ping_seq + 1, mono_us()}};
+    if (now - b->health.last_ping_ms < BACKEND_PING_MS) return;
+    struct frame f = {.type = FRAME_PING, .ping = {b->health.ping_seq + 1, mono_us()}};
     if (peer_send(b->peer, &f, NULL)) return; // too much waits already: the age of the oldest tells
-    b->ping_seq++;
-    b->last_ping_ms = now;
+    health_pinged(&b->health, now);
 }
 
 static void check_health(struct backend *b) {
-    uint64_t now = b->set->turned_ms;
+    uint64_t limit_ms = health_limit_ms(b->set->c.progress_s, b->status.round_ms);
     char reason[128];
-    bool silent = b->pong_seq < b->ping_seq && now - b->ping_ms > limit_ms(b);
-    bool stuck = b->live_count > 0 && now - b->progress_ms > limit_ms(b);
-    if (silent)
-        snprintf(reason, sizeof reason, "hung: no answer to PING for %llu ms",
-                 (unsigned long long)(now - b->ping_ms));
-    else if (stuck)
-        snprintf(reason, sizeof reason, "hung: %u streams and no progress for %llu ms",
-                 b->live_count, (unsigned long long)(now - b->progress_ms));
-    if (silent || stuck) backend_drop_as(b, BACKEND_FAILURE_HUNG, reason);
+    if (health_hung(&b->health, b->live_count, limit_ms, b->set->turned_ms, reason, sizeof reason))
+        backend_drop_as(b, BACKEND_FAILURE_HUNG, reason);
 }
 
 // since may be a moment after now, when what it dates happened in this very tick.
@@ -252,8 +237,7 @@ static void hurry_stop(struct backends *s, uint64_t now) {
 void backend_on_tick(uv_timer_t *t) {
     struct backends *s = t->data;
     uint64_t now = mono_ms();
-    // While the loop stood still, answers could not be seen: such time says nothing about the workers.
-    s->turned_ms += min_u64(now - s->last_tick_ms, 2 * BACKEND_TICK_MS);
+    s->turned_ms = health_clock(s->turned_ms, s->last_tick_ms, now, BACKEND_TICK_MS);
     s->last_tick_ms = now;
     if (s->stopping) return hurry_stop(s, now);
     for (uint32_t i = 0; i < s->count; i++) watch(&s->b[i], now);
