@@ -1,9 +1,9 @@
 #!/bin/sh
 # The steps of deploy/Containerfile, as root on Debian 12; runs anywhere a root of that kind does (tests/tools/fresh_root.sh).
 #
-#   sh deploy/image.sh build-packages on|off [CUDA_VERSION]   what the build needs; on: the CUDA compiler too, from PyPI
-#   sh deploy/image.sh build on|off                           builds in /build, lays what runs out in /out
-#   sh deploy/image.sh run-packages                           the libraries that the programs need
+#   sh deploy/image.sh build-packages on|off     what the build needs; on: the CUDA compiler too, from PyPI
+#   sh deploy/image.sh build on|off [COMMIT]     builds in /build, lays what runs out in /out
+#   sh deploy/image.sh run-packages              the libraries that the programs need
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -19,21 +19,16 @@ case ${1:-} in
 build-packages)
     # shellcheck disable=SC2086  # lists of words
     packages_need /tmp/apt.log $packages_build $packages_talk g++ python3-venv binutils
-    if [ "${2:-on}" = on ]; then
-        v=${3:-13.0.88}
-        python3 -m venv "$nvcc_dir"
-        "$nvcc_dir/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check \
-            "nvidia-cuda-nvcc==$v" "nvidia-cuda-crt==$v" "nvidia-nvvm==$v" "nvidia-cuda-runtime==${v%.*}.*"
-    fi
+    [ "${2:-on}" = off ] || packages_nvcc "$nvcc_dir"
     clean_apt
     ;;
 build)
     gpu=disabled
     if [ "${2:-on}" = on ]; then
         gpu=enabled
-        PATH=$(dirname "$(find "$nvcc_dir" -name nvcc -type f -path '*/bin/nvcc' | head -n 1)"):$PATH
+        PATH=$(packages_nvcc "$nvcc_dir"):$PATH
     fi
-    meson setup /build . -Dgpu="$gpu"
+    meson setup /build . -Dgpu="$gpu" -Dcommit="${3:-unknown}"
     ninja -C /build railyard railyard-worker
     install -D -m 755 -s -t /out/usr/local/bin /build/railyard /build/railyard-worker
     install -D -m 644 -t /out/usr/local/share/railyard/demo tests/models/demo/*.json tests/models/demo/*.jinja \
@@ -46,7 +41,7 @@ run-packages)
     clean_apt
     ;;
 *)
-    echo "use: sh deploy/image.sh build-packages on|off [CUDA_VERSION] | build on|off | run-packages" >&2
+    echo "use: sh deploy/image.sh build-packages on|off | build on|off [COMMIT] | run-packages" >&2
     exit 2
     ;;
 esac

@@ -27,7 +27,7 @@ uint64_t admin_last_beat_ms(const struct admin *a); // when the ops loop turned 
 // Endpoints: c->app begins with a struct admin_app.
 void admin_handle_worker(struct http_call *c);    // /admin/v1/workers/{rank}[/{verb}]
 void admin_handle_restart(struct http_call *c);   // POST /admin/v1/restart
-void admin_handle_operation(struct http_call *c); // GET /admin/v1/operations/{id}
+void admin_handle_operation(struct http_call *c); // GET, DELETE /admin/v1/operations/{id}
 void admin_handle_drain(struct http_call *c);     // GET, POST /admin/v1/drain
 void admin_handle_undrain(struct http_call *c);   // POST /admin/v1/undrain
 void admin_handle_reload(struct http_call *c);    // POST /admin/v1/reload

@@ -7,6 +7,7 @@
 #include "router/backend.h"
 #include "router/http.h"
 #include "router/jsontext.h"
+#include "router/reload.h"
 #include "router/server.h"
 
 #include <inttypes.h>
@@ -87,7 +88,7 @@ void admin_handle_worker(struct http_call *c) {
 /* ---- operations ---- */
 
 static void write_operation(struct job *j, const struct control_operation *o) {
-    static const char *const states[] = {"running", "done", "failed"};
+    static const char *const states[] = {"running", "done", "failed", "cancelled"};
     strbuf_printf(&j->out,
                   "{\"id\":\"%u\",\"kind\":\"restart\",\"state\":\"%s\",\"step\":%u,\"steps\":%u,"
                   "\"rank\":",
@@ -115,6 +116,13 @@ static void run_operation(struct server *s, struct job *j) {
     apierr_set(&j->e, APIERR_NOT_FOUND, NULL, "no operation has the id %u", j->operation);
 }
 
+static void run_cancel_operation(struct server *s, struct job *j) {
+    bool changed;
+    j->refused = control_cancel(s->control, j->operation, &changed, &j->e);
+    j->status = changed ? 202 : 200;
+    if (!j->refused) run_operation(s, j);
+}
+
 static void run_restart(struct server *s, struct job *j) {
     j->refused = control_restart_all(s->control, &j->how, &j->operation, &j->e);
     j->status = 202;
@@ -136,7 +144,8 @@ void admin_handle_operation(struct http_call *c) {
     char clip[APIERR_CLIP_BYTES];
     h2o_iovec_t id = http_path_rest(c);
     uint32_t seconds = 0;
-    struct job *j = admin_job_new(c, run_operation);
+    bool cancels = http_method_of(c) == HTTP_DELETE;
+    struct job *j = admin_job_new(c, cancels ? run_cancel_operation : run_operation);
     int st = admin_query_number(c, "wait_s", ADMIN_WAIT_S_MAX, &seconds, &e);
     j->until_ms = mono_ms() + seconds * 1000ull;
     if (!st && !admin_take_number(id, 999999999, &j->operation))
@@ -183,13 +192,31 @@ void admin_handle_undrain(struct http_call *c) {
     admin_job_begin(admin_job_new(c, run_drain), c);
 }
 
+// Names of settings, split by spaces, as an array: none of them needs an escape.
+static void write_names(struct strbuf *out, const char *key, const struct strbuf *names) {
+    const char *p = strbuf_str(names);
+    strbuf_printf(out, ",\"%s\":[", key);
+    for (bool first = true; *p; first = false) {
+        size_t n = strcspn(p, " ");
+        strbuf_printf(out, "%s\"%.*s\"", first ? "" : ",", (int)n, p);
+        p += n + (p[n] == ' ');
+    }
+    strbuf_add_char(out, ']');
+}
+
 static void run_reload(struct server *s, struct job *j) {
+    struct reload_news news = {0};
     struct err e = {0};
-    j->refused = server_reload(s, &e) != ST_OK;
-    if (j->refused)
+    j->refused = reload_all(s, &news, &e) != ST_OK;
+    if (j->refused) {
         apierr_set(&j->e, APIERR_CONFLICT, NULL, "what was there stays: %s", e.msg);
-    else
-        strbuf_add_str(&j->out, "{\"reloaded\":true}");
+    } else {
+        strbuf_add_str(&j->out, "{\"reloaded\":true");
+        write_names(&j->out, "changed", &news.changed);
+        write_names(&j->out, "needs_restart", &news.kept);
+        strbuf_add_char(&j->out, '}');
+    }
+    reload_news_fini(&news);
 }
 
 void admin_handle_reload(struct http_call *c) {

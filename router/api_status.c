@@ -190,11 +190,13 @@ static void add_memory(struct strbuf *out, const struct snapshot_worker *w) {
     strbuf_add_str(out, "}}");
 }
 
-static void add_worker(struct strbuf *out, const struct snapshot_worker *w, uint64_t now) {
+static void add_worker(struct strbuf *out, const struct snapshot *shot,
+                       const struct snapshot_worker *w, uint64_t now) {
     strbuf_printf(out, "{\"rank\":%u", w->rank);
     add_text(out, "name", w->name);
     add_text(out, "state", backend_state_name((enum backend_state)w->state));
     add_text(out, "reason", w->reason);
+    strbuf_printf(out, ",\"router_draining\":%s", shot->draining ? "true" : "false");
     strbuf_printf(out, ",\"since_ms\":%" PRIu64 ",\"pid\":%u,\"generation\":%u,\"supervised\":%s",
                   age_ms(w->since_ms, now), w->pid, w->generation,
                   w->supervised ? "true" : "false");
@@ -233,7 +235,7 @@ void api_status_workers(struct http_call *c) {
     strbuf_add_char(&body, '[');
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         if (i) strbuf_add_char(&body, ',');
-        add_worker(&body, &shot->workers[i], now);
+        add_worker(&body, shot, &shot->workers[i], now);
     }
     strbuf_add_char(&body, ']');
     reply_json(c, 200, &body);
@@ -246,7 +248,7 @@ bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct 
         const struct snapshot_worker *w = &shot->workers[i];
         if (w->rank != rank) continue;
         snprintf(ret_state, 24, "%s", backend_state_name((enum backend_state)w->state));
-        add_worker(out, w, mono_ms());
+        add_worker(out, shot, w, mono_ms());
         return true;
     }
     return false;

@@ -29,8 +29,9 @@ static const char *fault_of(int64_t code, bool *ret_again) {
 }
 
 static void give_up(struct backend *b, const char *after) {
-    log_error("worker_failed", "rank=%u reason=\"%s\": not started again after %s", b->rank,
-              b->reason, after);
+    log_error("worker_failed",
+              "rank=%u reason=\"%s\": not started again after %s (railyard ctl start %u does it)",
+              b->rank, b->reason, after, b->rank);
     backend_set_state(b, BACKEND_FAILED);
 }
 
@@ -49,8 +50,11 @@ static void after_failure(struct backend *b, int64_t code) {
     snprintf(after, sizeof after, "exit code %lld", (long long)code);
     if (!again) return give_up(b, after);
     snprintf(after, sizeof after, "%d failures in ten minutes", RESTART_FAILURES_MAX);
-    if (!restart_after_failure(&b->restart, now, b->started_ms, &delay_ms))
+    if (!restart_after_failure(&b->restart, now, b->started_ms, &delay_ms)) {
+        size_t n = strlen(b->reason);
+        snprintf(b->reason + n, sizeof b->reason - n, "; %s", after);
         return give_up(b, after);
+    }
     b->start_at_ms = now + delay_ms;
     log_info("worker_restart", "rank=%u in_ms=%llu", b->rank, (unsigned long long)delay_ms);
     backend_set_state(b, BACKEND_BACKOFF);

@@ -93,6 +93,14 @@ static void print_worker(const json_t *w) {
            *gpu ? gpu : "cpu", text_of(w, "reason"));
 }
 
+// One that nobody starts any more by itself.
+static void print_remedy(const json_t *w) {
+    bool failed = !strcmp(text_of(w, "state"), "failed");
+    if (failed && json_is_true(json_object_get(w, "supervised")))
+        printf("worker %lld stays down until `railyard ctl start %lld`\n", number_of(w, "rank"),
+               number_of(w, "rank"));
+}
+
 static void print_workers_head(void) {
     printf(
         "rank  state          pid  streams    restarts  uptime_s  device                reason\n");
@@ -107,6 +115,7 @@ static int print_workers(const char *body, struct err *e) {
     }
     print_workers_head();
     for (size_t i = 0; i < json_array_size(list); i++) print_worker(json_array_get(list, i));
+    for (size_t i = 0; i < json_array_size(list); i++) print_remedy(json_array_get(list, i));
     json_decref(list);
     return ST_OK;
 }
@@ -120,8 +129,24 @@ static int print_one_worker(const char *body, struct err *e) {
     }
     print_workers_head();
     print_worker(w);
+    print_remedy(w);
     json_decref(w);
     return ST_OK;
+}
+
+// Of the router itself: nothing while it serves.
+static int print_router(const char *body, struct err *e) {
+    json_error_t why;
+    json_t *o = json_loads(body, 0, &why);
+    bool draining = json_is_true(json_object_get(o, "draining"));
+    bool drained = json_is_true(json_object_get(o, "drained"));
+    bool is_object = json_is_object(o);
+    if (draining)
+        printf(
+            "the router is %s, %lld requests in flight: `railyard ctl undrain router` ends that\n",
+            drained ? "drained" : "draining", number_of(o, "requests"));
+    json_decref(o);
+    return is_object ? ST_OK : err_set(e, ST_CORRUPT, "wanted a router's state, found none");
 }
 
 static int print_requests(const char *body, struct err *e) {
@@ -228,10 +253,21 @@ static int restart_all(struct call *c, struct err *e) {
         if (!strcmp(text_of(o, "state"), "failed"))
             st =
                 err_set(e, ST_IO, "the restart of all workers failed: %.300s", text_of(o, "error"));
+        if (!strcmp(text_of(o, "state"), "cancelled"))
+            st = err_set(e, ST_CANCELLED, "the restart of all workers was cancelled after %lld",
+                         number_of(o, "step"));
         json_decref(o);
         if (running) st = ask(c->v, "GET", path, NULL, POLL_S, &c->body, e);
     }
     return print_answer(st, c);
+}
+
+// How far a restart of all is, or its end: it goes on at the router, whoever began it.
+static int run_operation(struct call *c, struct err *e) {
+    char path[PATH_BYTES];
+    const char *method = strcmp(c->name, "abort") ? "GET" : "DELETE";
+    snprintf(path, sizeof path, "/admin/v1/operations/%.32s", c->arg);
+    return print_answer(ask(c->v, method, path, NULL, 0, &c->body, e), c);
 }
 
 static int run_restart(struct call *c, struct err *e) {
@@ -270,7 +306,9 @@ static int run_undrain(struct call *c, struct err *e) {
 
 static int run_workers(struct call *c, struct err *e) {
     int st = ask(c->v, "GET", "/admin/v1/workers", NULL, 0, &c->body, e);
-    return st ? st : print_workers(strbuf_str(&c->body), e);
+    if (!st) st = print_workers(strbuf_str(&c->body), e);
+    if (!st) st = ask(c->v, "GET", "/admin/v1/drain", NULL, 0, &c->body, e);
+    return st ? st : print_router(strbuf_str(&c->body), e);
 }
 
 static int run_requests(struct call *c, struct err *e) {
@@ -302,7 +340,15 @@ static int run_log_level(struct call *c, struct err *e) {
     return print_answer(st, c);
 }
 
-enum argument { ARG_NONE, ARG_RANK, ARG_RANK_OR_ROUTER, ARG_RANK_OR_ALL, ARG_ROUTER, ARG_TEXT };
+enum argument {
+    ARG_NONE,
+    ARG_RANK,
+    ARG_RANK_OR_ROUTER,
+    ARG_RANK_OR_ALL,
+    ARG_ROUTER,
+    ARG_NUMBER,
+    ARG_TEXT
+};
 
 static const struct command {
     const char *name;
@@ -318,6 +364,8 @@ static const struct command {
     {"stop", ARG_RANK, "a worker's rank", one_worker},
     {"start", ARG_RANK, "a worker's rank", one_worker},
     {"restart", ARG_RANK_OR_ALL, "a worker's rank, or all", run_restart},
+    {"operation", ARG_NUMBER, "the number that restart all printed", run_operation},
+    {"abort", ARG_NUMBER, "the number that restart all printed", run_operation},
     {"cancel", ARG_TEXT, "a request's id", run_cancel},
     {"config", ARG_NONE, "nothing", run_config},
     {"reload", ARG_NONE, "nothing", run_reload},
@@ -343,16 +391,27 @@ static int read_key(struct values *v, struct err *e) {
 }
 
 static bool argument_fits(enum argument kind, const char *arg) {
-    bool is_rank = *arg && strlen(arg) <= 9 && strspn(arg, "0123456789") == strlen(arg);
+    bool is_number = *arg && strlen(arg) <= 9 && strspn(arg, "0123456789") == strlen(arg);
     switch (kind) {
     case ARG_NONE: return false;
-    case ARG_RANK: return is_rank;
-    case ARG_RANK_OR_ROUTER: return is_rank || !strcmp(arg, "router");
-    case ARG_RANK_OR_ALL: return is_rank || !strcmp(arg, "all");
+    case ARG_RANK:
+    case ARG_NUMBER: return is_number;
+    case ARG_RANK_OR_ROUTER: return is_number || !strcmp(arg, "router");
+    case ARG_RANK_OR_ALL: return is_number || !strcmp(arg, "all");
     case ARG_ROUTER: return !strcmp(arg, "router");
     case ARG_TEXT: return *arg != '\0';
     }
     return false;
+}
+
+static int unknown_command(const char *found, struct err *e) {
+    struct strbuf names = {0};
+    for (int i = 0; i < COMMANDS; i++)
+        strbuf_printf(&names, "%s%s", i ? ", " : "", commands[i].name);
+    err_set(e, ST_INVAL, "wanted one of %s, found %s%.64s%s", strbuf_str(&names),
+            *found ? "'" : "none", found, *found ? "'" : "");
+    strbuf_fini(&names);
+    return e->st;
 }
 
 // Which command that is. ST_INVAL: none, and e says what was wanted and what was found.
@@ -360,8 +419,7 @@ static int choose(const struct command **ret, const char *const *args, int n, st
     const struct command *c = NULL;
     for (int i = 0; n && i < COMMANDS; i++)
         if (!strcmp(args[0], commands[i].name)) c = &commands[i];
-    if (!n) return err_set(e, ST_INVAL, "wanted a command, found none");
-    if (!c) return err_set(e, ST_INVAL, "wanted one of the commands below, found '%.64s'", args[0]);
+    if (!c) return unknown_command(n ? args[0] : "", e);
     int wanted = 1 + (c->argument != ARG_NONE);
     if (n < wanted)
         return err_set(e, ST_INVAL, "%s: wanted %s behind it, found nothing", c->name, c->wanted);
@@ -375,22 +433,32 @@ static int choose(const struct command **ret, const char *const *args, int n, st
     return ST_OK;
 }
 
+#define USE "use: railyard ctl WHAT [flags]"
+
 static void usage(const struct settings *s, FILE *out) {
-    fputs("use: railyard ctl WHAT [flags], where WHAT is one of\n"
+    fputs(USE
+          "\n\nWHAT is one of\n"
           "  workers                 the workers and their states\n"
           "  requests                the requests in flight\n"
           "  drain RANK              a worker takes no new streams; those that run finish\n"
-          "  resume RANK             it takes streams again\n"
+          "  resume RANK             it takes streams again; takes back a drain, stop or restart "
+          "that\n"
+          "                          has not yet ended it\n"
           "  stop RANK, start RANK   drain and end; start one that is stopped or failed\n"
           "  restart RANK            drain, end, start\n"
-          "  restart all             every worker in turn, each ready before the next\n"
+          "  restart all             every worker in turn, each ready before the next; prints the\n"
+          "                          operation's number, and goes on whatever becomes of this "
+          "command\n"
+          "  operation NUMBER        how far that is\n"
+          "  abort NUMBER            ends it: the other workers stay as they are\n"
           "  drain router            the whole router: not ready any more, then no new requests\n"
           "  undrain router          ready again\n"
           "  cancel ID               end a request; its client gets an error\n"
           "  config                  the settings in effect, as JSON\n"
-          "  reload                  reads keys and certificate again, as SIGHUP does\n"
+          "  reload                  reads keys, certificate and --config file again, as SIGHUP "
+          "does\n"
           "  log-level LEVEL         debug, info, warn or error\n"
-          "flags:\n",
+          "\nflags:\n",
           out);
     settings_help(s, out);
 }
@@ -413,11 +481,10 @@ int cmd_ctl(int argc, char **argv) {
         goto out;
     }
     int st = settings_parse(&s, argc, argv, args, &n, &e);
-    bool flags_fit = !st;
     if (!st) st = choose(&command, args, n, &e);
     if (st) {
         fprintf(stderr, "railyard ctl: %s\n", e.msg);
-        if (flags_fit) usage(&s, stderr);
+        fputs(USE " (railyard ctl --help lists them)\n", stderr);
         goto out;
     }
     c.name = command->name;

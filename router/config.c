@@ -6,6 +6,7 @@
 #include "common/strbuf.h"
 #include "router/jsontext.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -175,10 +176,13 @@ static const struct setting table[] = {
      "values",
      "handed on to workers: a block drafter's matrices of so many values become 4 bits; 0: as its "
      "file says"},
+    {"draft-vocab", SETTING_STRING, IN(draft_vocab), "auto", 0, 0, NULL, NULL,
+     "handed on to workers: ids that drafts are made of: auto (the drafter's own, else common and "
+     "control ones), all, or a list of FIRST-LAST"},
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
 static bool is_secret(const struct setting *t) {
@@ -186,10 +190,27 @@ static bool is_secret(const struct setting *t) {
 }
 
 enum { SETTING_COUNT = sizeof table / sizeof *table };
-static const char *const handed_on[] = {
-    "backend", "embedding",       "context", "streams",     "threads",    "chunk",
-    "kv",      "memory-fraction", "drafter", "draft-kinds", "draft-rows", "drafter-quantize-min",
-    "costs",   "debug.fault"};
+static const char *const handed_on[] = {"backend",     "embedding",       "context",
+                                        "streams",     "threads",         "chunk",
+                                        "kv",          "memory-fraction", "drafter",
+                                        "draft-kinds", "draft-rows",      "drafter-quantize-min",
+                                        "draft-vocab", "costs",           "debug.fault"};
+
+// What is looked up when it is used, by the request loop or in a snapshot.
+static const char *const reloadable[] = {"queue.requests_max",
+                                         "queue.tokens_max",
+                                         "queue.wait_s",
+                                         "queue.use_client_timeout",
+                                         "route.wait_ready_s",
+                                         "route.resume_s",
+                                         "limits.request_s",
+                                         "limits.output_default",
+                                         "limits.tokenize_bytes_max",
+                                         "ready.workers_min",
+                                         "drain.settle_s",
+                                         "drain.timeout_s",
+                                         "ops.loop_stall_s",
+                                         "log.level"};
 
 static bool is_blank(const char *s, size_t len) {
     return strspn(s, " ") >= len;
@@ -215,7 +236,7 @@ static int check_names(const struct config *c, struct err *e) {
 }
 
 int config_init(struct config *c, int argc, char **argv, struct err *e) {
-    *c = (struct config){0};
+    *c = (struct config){.argc = argc, .argv = argv};
     settings_init(&c->settings, table, SETTING_COUNT, c);
     const char **args = mem_calloc((size_t)argc + 1, sizeof *args);
     int n = 0;
@@ -239,6 +260,95 @@ void config_help(const char *subcommand) {
            subcommand);
     settings_help(&c.settings, stdout);
     settings_fini(&c.settings);
+    printf("\nRead again from the --config file on SIGHUP:");
+    for (size_t i = 0; i < sizeof reloadable / sizeof *reloadable; i++)
+        printf("%s%s", i % 5 ? " " : "\n  ", reloadable[i]);
+    printf("\n");
+}
+
+/* ---- read again ---- */
+
+static bool is_reloadable(const char *name) {
+    for (size_t i = 0; i < sizeof reloadable / sizeof *reloadable; i++)
+        if (!strcmp(name, reloadable[i])) return true;
+    return false;
+}
+
+static void print_value(const struct config *c, const struct setting *t, struct strbuf *out) {
+    strbuf_reset(out);
+    settings_print(&c->settings, t, out);
+}
+
+// What the start itself fills in where nothing is set.
+static bool filled_in(const struct config *fresh, const struct setting *t) {
+    return (t->offset == IN(workers) && !fresh->workers) ||
+           (t->offset == IN(run_dir) && !*fresh->run_dir);
+}
+
+static struct config *copy(struct config *from) {
+    struct config *c = mem_calloc(1, sizeof *c);
+    struct strbuf value = {0};
+    struct err e = {0};
+    *c = (struct config){
+        .argc = from->argc, .argv = from->argv, .model = from->model, .replaced = from};
+    settings_init(&c->settings, table, SETTING_COUNT, c);
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        print_value(from, &table[i], &value);
+        int st = settings_set(&c->settings, table[i].name, strbuf_str(&value),
+                              from->settings.given[i], &e);
+        assert(st == ST_OK); // it was one there
+    }
+    strbuf_fini(&value);
+    return c;
+}
+
+static void add_name(struct strbuf *list, const char *name) {
+    strbuf_printf(list, "%s%s", list->len ? " " : "", name);
+}
+
+// Takes over what differs in fresh and may change.
+static void take_over(struct config **next, struct config *now, const struct config *fresh,
+                      struct strbuf *changed, struct strbuf *kept) {
+    struct strbuf old = {0}, new = {0};
+    for (size_t i = 0; i < SETTING_COUNT; i++) {
+        const struct setting *t = &table[i];
+        struct err e = {0};
+        print_value(now, t, &old);
+        print_value(fresh, t, &new);
+        if (!strcmp(strbuf_str(&old), strbuf_str(&new)) || filled_in(fresh, t)) continue;
+        if (!is_reloadable(t->name)) {
+            add_name(kept, t->name);
+            continue;
+        }
+        add_name(changed, t->name);
+        if (!*next) *next = copy(now);
+        (*next)->settings.given[i] = 0;
+        int st = settings_set(&(*next)->settings, t->name, strbuf_str(&new),
+                              fresh->settings.given[i], &e);
+        assert(st == ST_OK);
+    }
+    strbuf_fini(&old);
+    strbuf_fini(&new);
+}
+
+int config_reload(struct config **ret, struct config *now, struct strbuf *ret_changed,
+                  struct strbuf *ret_kept, struct err *e) {
+    struct config fresh;
+    struct config *next = NULL;
+    int st = config_init(&fresh, now->argc, now->argv, e);
+    if (!st) take_over(&next, now, &fresh, ret_changed, ret_kept);
+    config_fini(&fresh);
+    if (!st) *ret = next;
+    return st;
+}
+
+void config_free_reloaded(struct config *last) {
+    while (last->replaced) {
+        struct config *c = last;
+        last = c->replaced;
+        config_fini(c);
+        free(c);
+    }
 }
 
 void config_log(const struct config *c) {

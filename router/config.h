@@ -1,5 +1,5 @@
 /* config: every setting of the router, in one table: flags, lines of --config, --help and the values at start
- * (railyard serve --help). Read once before any thread starts; constant afterwards. */
+ * (railyard serve --help). A struct config is constant once the threads run: what is read again makes another one. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,21 +60,32 @@ struct config {
     char *backend, *embedding;
     int64_t context, streams, threads, chunk;
     double memory_fraction;
-    char *kv, *drafter, *draft_kinds, *costs;
+    char *kv, *drafter, *draft_kinds, *draft_vocab, *costs;
     int64_t draft_rows, drafter_quantize_min;
     char *debug_fault;
 
     struct settings settings; // the table bound to this struct
     const char *model;        // MODEL of the command line, or NULL
+    int argc;                 // as config_init was given them, the caller's
+    char **argv;
+    struct config *replaced; // by config_reload; NULL: the first one
 };
 
-// argv: behind the subcommand's name. ST_INVAL: one line that names the flag, wanted and found.
+// argv: behind the subcommand's name; stands as long as c. ST_INVAL: one line that names the flag, wanted and found.
 int config_init(struct config *c, int argc, char **argv, struct err *e);
 void config_fini(struct config *c);
 void config_help(const char *subcommand);
 // {"name":value,..} of every setting in effect; what is a secret shows as "***".
 void config_write_json(const struct config *c, struct strbuf *out);
 void config_log(const struct config *c); // every value that is not its default
+
+// Reads the --config file again. Where a setting differs that may change while the router runs (config_help lists them), *ret is
+// a new config that has them and keeps the old one, now, as `replaced`; else NULL. Names split by spaces: *ret_changed has
+// those, *ret_kept what differs too but changes with a restart alone. ST_INVAL, ST_IO: as config_init, and nothing is made.
+int config_reload(struct config **ret, struct config *now, struct strbuf *ret_changed,
+                  struct strbuf *ret_kept, struct err *e);
+// Frees what config_reload has made, back to the first config, which stays.
+void config_free_reloaded(struct config *last);
 
 // Makes run.dir (mode 0700) and puts its path in c->run_dir. *ret_temporary: it is a fresh folder under /tmp that
 // config_remove_run_dir takes away.

@@ -181,7 +181,10 @@ static int resume(struct control *c, const struct backend_info *i, bool *ret_cha
                   struct apierr *e) {
     struct rank_goal *g = &c->ranks[i->rank];
     if (g->goal == GOAL_RUN && is_live(i->state)) return ST_OK; // or it is about to be
-    if (g->goal != GOAL_DRAIN || !is_live(i->state)) return conflict(e, CONTROL_RESUME, i);
+    if (!is_live(i->state)) return conflict(e, CONTROL_RESUME, i);
+    if (g->goal == GOAL_LEAVING || g->exit_ms)
+        return apierr_set(e, APIERR_CONFLICT, NULL, "worker %u cannot resume: it ends already",
+                          i->rank);
     *ret_changed = true;
     g->goal = GOAL_RUN;
     ask_to_drain(backends_at(c->server->backends, i->rank), FRAME_DRAIN_RESUME);
@@ -283,6 +286,25 @@ static void end_operation(struct operation *op, const char *error) {
              op->o.error);
 }
 
+int control_cancel(struct control *c, uint32_t id, bool *ret_changed, struct apierr *e) {
+    struct operation *op = &c->op;
+    struct apierr none;
+    bool resumed;
+    *ret_changed = false;
+    if (!id || op->o.id != id)
+        return apierr_set(e, APIERR_NOT_FOUND, NULL, "no operation has the id %u", id);
+    if (op->o.state != CONTROL_RUNNING) return ST_OK;
+    uint32_t rank = op->ranks[op->o.step];
+    op->o.state = CONTROL_CANCELLED;
+    op->o.rank = -1;
+    *ret_changed = true;
+    log_info("restart_all_cancelled", "operation=%u steps=%u of=%u", id, op->o.step, op->o.steps);
+    // One that has been asked to end refuses: it ends and starts again.
+    if (op->asked && c->ranks[rank].goal == GOAL_RESTART)
+        control_worker(c, rank, CONTROL_RESUME, &op->how, &resumed, &none);
+    return ST_OK;
+}
+
 static void begin_step(struct control *c, struct operation *op, const struct backend_info *i,
                        uint64_t now) {
     struct apierr e;
@@ -303,6 +325,7 @@ static void watch_step(struct control *c, struct operation *op, const struct bac
                        uint64_t now) {
     char why[256];
     bool started = c->ranks[i->rank].goal == GOAL_RUN;
+    bool resumed = started && is_live(i->state) && i->generation == op->generation;
     if (i->state == BACKEND_READY && i->generation != op->generation) {
         op->asked = false;
         op->since_ms = now;
@@ -315,7 +338,9 @@ static void watch_step(struct control *c, struct operation *op, const struct bac
     bool failed =
         started && i->supervised && (i->state == BACKEND_FAILED || i->state == BACKEND_BACKOFF);
     double limit_ms = (op->how.timeout_s + op->how.start_s) * 1000 + EXIT_MS;
-    if (failed)
+    if (resumed)
+        snprintf(why, sizeof why, "worker %u was told to resume before it had ended", i->rank);
+    else if (failed)
         snprintf(why, sizeof why, "worker %u did not start again: %.180s", i->rank, i->reason);
     else if ((double)(now - op->since_ms) >= limit_ms)
         snprintf(why, sizeof why, "worker %u is %s and not ready after %.0f s", i->rank,

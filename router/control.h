@@ -34,7 +34,7 @@ struct control_how {
 
 struct control_operation { // a restart of all
     uint32_t id, step, steps;
-    enum { CONTROL_RUNNING, CONTROL_DONE, CONTROL_FAILED } state;
+    enum { CONTROL_RUNNING, CONTROL_DONE, CONTROL_FAILED, CONTROL_CANCELLED } state;
     int32_t rank; // the present one; -1: over
     char error[1024];
 };
@@ -51,4 +51,7 @@ int control_worker(struct control *c, uint32_t rank, enum control_verb verb,
 int control_restart_all(struct control *c, const struct control_how *how, uint32_t *ret_id,
                         struct apierr *e);
 bool control_operation(const struct control *c, uint32_t id, struct control_operation *ret);
+// Ends it: no further worker is restarted; the present one goes on as it was where it only drains, else it starts again.
+// APIERR_NOT_FOUND: not the last operation. *ret_changed: false where it was over.
+int control_cancel(struct control *c, uint32_t id, bool *ret_changed, struct apierr *e);
 void control_tick(struct control *c); // often: goals and the operation go on

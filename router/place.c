@@ -99,7 +99,7 @@ void place_all(struct server *s) {
     while ((i = queue_first(&s->queue))) {
         struct choice *c = choice_of_item(i);
         if (place(s, c) != ST_FULL) continue; // it has left: to a worker, or failed
-        if (i->lane == QUEUE_ANY) return; // no worker has room for anything
+        if (i->lane == QUEUE_ANY) return;     // no worker has room for anything
         queue_pass(&s->queue, i);
     }
 }

@@ -71,6 +71,11 @@ void queue_init(struct queue *q, uint32_t requests_max, uint64_t tokens_max) {
     queue_begin(q);
 }
 
+void queue_set_bounds(struct queue *q, uint32_t requests_max, uint64_t tokens_max) {
+    q->requests_max = requests_max;
+    q->tokens_max = tokens_max;
+}
+
 /* ---- groups ---- */
 
 static void drop_group(struct queue *q, struct queue_group *g) {

@@ -78,6 +78,8 @@ struct queue {
 
 void queue_init(struct queue *q, uint32_t requests_max, uint64_t tokens_max);
 void queue_fini(struct queue *q); // nothing waits
+// Of what comes from now on; what waits already goes on waiting.
+void queue_set_bounds(struct queue *q, uint32_t requests_max, uint64_t tokens_max);
 
 struct queue_who {     // whose request it is
     const char *group; // "": nobody's in particular

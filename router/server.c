@@ -27,6 +27,7 @@
 #include "router/place.h"
 #include "router/proxies.h"
 #include "router/relay.h"
+#include "router/reload.h"
 #include "router/report.h"
 #include "router/request.h"
 #include "router/send.h"
@@ -53,7 +54,6 @@ enum {
 struct runner {
     struct server s; // first: handlers get it
     bool spawn;
-    struct config *config; // run.dir is filled in
     bool run_dir_temporary;
     char *program;
     char **worker_argv;
@@ -105,6 +105,11 @@ void server_no_worker(const struct server *s, struct apierr *ret) {
     apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
                fault);
     ret->retry_after_ms = 2000;
+}
+
+uint32_t server_queue_requests_max(const struct server *s) {
+    int64_t max = s->config->queue_requests_max;
+    return max ? (uint32_t)max : QUEUE_PER_WORKER * s->ranks;
 }
 
 uint32_t server_ready_workers(const struct server *s) {
@@ -417,31 +422,6 @@ static void drain(struct runner *r, uint64_t now) {
     if (connections(s) == 0) stop_workers(r);
 }
 
-// Read once, so that all ports have the same.
-static int reload_tls(struct server *s, struct err *e) {
-    if (!s->listener_count || !*s->config->tls_cert) return ST_OK;
-    int st = listener_reload_tls(s->listeners[0], e);
-    for (uint32_t i = 1; i < s->listener_count && !st; i++)
-        listener_share_tls(s->listeners[i], s->listeners[0]);
-    return st;
-}
-
-int server_reload(struct server *s, struct err *e) {
-    struct err why = {0};
-    int keys = keys_reload(s->keys, e);
-    if (keys)
-        log_warn("reload_keys", "reason=\"%s\"", e->msg);
-    else
-        log_info("reload_keys", "keys=%zu", keys_count(s->keys));
-    int tls = reload_tls(s, &why);
-    if (tls)
-        log_warn("reload_tls", "reason=\"%s\"", why.msg);
-    else if (*s->config->tls_cert)
-        log_info("reload_tls", "cert=\"%s\"", s->config->tls_cert);
-    if (!keys) *e = why;
-    return keys ? keys : tls;
-}
-
 // Nobody will compute anything here: whoever started us is to know, by the exit status.
 static void give_up_without_workers(struct runner *r) {
     struct server *s = &r->s;
@@ -460,8 +440,10 @@ static void give_up_without_workers(struct runner *r) {
 static void on_signal(uv_signal_t *h, int signum) {
     struct runner *r = h->data;
     if (signum == SIGHUP) {
+        struct reload_news news = {0};
         struct err e = {0};
-        server_reload(&r->s, &e);
+        reload_all(&r->s, &news, &e);
+        reload_news_fini(&news);
         return;
     }
     if (signum == SIGUSR1) {
@@ -583,7 +565,7 @@ static int open_all(struct runner *r, struct err *e) {
     if (!st && !*c->tls_cert != !*c->tls_key)
         st = err_set(e, ST_INVAL, "wanted both of api.tls_cert and api.tls_key, found one");
     if (!st) st = access_open(&s->access, c->access_log, e);
-    if (!st) st = config_make_run_dir(r->config, &r->run_dir_temporary, e);
+    if (!st) st = config_make_run_dir(s->config, &r->run_dir_temporary, e);
     if (st) return st;
     s->ranks = (uint32_t)c->workers;
     s->metrics = metrics_new(s->model->names[0]);
@@ -591,9 +573,7 @@ static int open_all(struct runner *r, struct err *e) {
     s->relay = relay_new(s);
     s->admin = admin_new(s);
     s->control = control_new(s);
-    uint32_t per_ranks = QUEUE_PER_WORKER * s->ranks;
-    queue_init(&s->queue, c->queue_requests_max ? (uint32_t)c->queue_requests_max : per_ranks,
-               (uint64_t)c->queue_tokens_max);
+    queue_init(&s->queue, server_queue_requests_max(s), (uint64_t)c->queue_tokens_max);
     TAILQ_INIT(&s->requests);
     s->no_ready_since_ms = mono_ms();
     snapshots_beat(s->snapshots, mono_ms());
@@ -627,7 +607,8 @@ static void close_all(struct runner *r) {
     model_close(s->model);
     config_free_argv(r->worker_argv);
     free(r->program);
-    if (r->run_dir_temporary) config_remove_run_dir(r->config);
+    if (r->run_dir_temporary) config_remove_run_dir(s->config);
+    config_free_reloaded(s->config);
 }
 
 // The loop runs dry: what is being closed closes.
@@ -648,7 +629,7 @@ static void raise_fd_limit(void) {
 }
 
 int server_run(struct config *c, bool spawn) {
-    struct runner r = {.spawn = spawn, .config = c, .s.config = c};
+    struct runner r = {.spawn = spawn, .s.config = c};
     struct err e = {0};
     signal(SIGPIPE, SIG_IGN);
     notify_init();

@@ -32,7 +32,7 @@ TAILQ_HEAD(request_list, request);
 struct server {
     struct status_source status; // first: api_status reads it
     uv_loop_t loop;
-    const struct config *config;
+    struct config *config; // in effect: reload.c replaces it; constant once the threads run
     struct model *model;
     struct metrics *metrics;
     struct snapshots *snapshots;
@@ -72,8 +72,6 @@ void server_publish(struct server *s);
 // runs drain.timeout_s later fails; or its end.
 // APIERR_CONFLICT: the router is ending.
 int server_set_draining(struct server *s, bool on, struct apierr *e);
-// What files hold: keys and the certificate. What cannot be read leaves what there was; e has the first such.
-int server_reload(struct server *s, struct err *e);
 struct server_drain {
     bool draining, drained; // drained: nothing is left, and nothing new is taken
     uint64_t requests;      // in flight
@@ -84,6 +82,7 @@ void server_draining(const struct server *s, struct apierr *ret); // what a clie
 void server_want_place(struct server *s);
 // The longest context of a worker that has said so, else the checkpoint's.
 uint32_t server_context_max(const struct server *s);
+uint32_t server_queue_requests_max(const struct server *s); // most requests that may wait
 uint32_t server_ready_workers(const struct server *s);
 bool server_worker_ready(const struct server *s, uint32_t rank);
 // The error of a request that no worker is there for, with what has become of them.

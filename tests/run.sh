@@ -112,6 +112,20 @@ if step 'build gcc' "$top/build-gcc.log" build gcc $gpu -Dgpu_archs=80,90a; then
     for s in $suites; do suite gcc "$s"; done
 fi
 CC=clang-14 step 'build clang' "$top/build-clang.log" build clang -Dfuzz=true -Dgpu=disabled
+# A twentieth of what `sh tests/long.sh fuzz` gives each parser (there with the sanitizers, too), two at a time.
+# shellcheck disable=SC2317  # called through step
+fuzz_each() {
+    rm -rf "$top/fuzz" && mkdir -p "$top/fuzz" || return 1
+    ls tests/fuzz/corpus | xargs -P 2 -I TARGET sh -c '
+        mkdir "$1/fuzz/TARGET" && dict=tests/fuzz/dict/TARGET.dict
+        "$1/clang/tests/fuzz/fuzz_TARGET" -max_total_time=30 -max_len=4096 -rss_limit_mb=2048 -timeout=20 \
+            -artifact_prefix="$1/fuzz/TARGET-" $([ ! -f "$dict" ] || echo "-dict=$dict") "$1/fuzz/TARGET" \
+            tests/fuzz/corpus/TARGET >"$1/fuzz/TARGET.log" 2>&1 ||
+            { tail -n 20 "$1/fuzz/TARGET.log"; echo "TARGET: found something"; exit 1; }' sh "$top"
+}
+case " $suites " in
+*' fuzz '*) [ ! -x "$top/clang/tests/fuzz/fuzz_body" ] || step 'fuzz parsers' "$top/fuzz.log" fuzz_each ;;
+esac
 if [ -n "$sanitizers" ]; then
     # Leak checks at the end of every program come with address.
     if step 'build asan' "$top/build-asan.log" build asan -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false; then

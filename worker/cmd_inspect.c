@@ -4,6 +4,7 @@
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/checkpoint_linear.h"
+#include "worker/inspect_drafter.h"
 #include "worker/options.h"
 
 #include <stdio.h>
@@ -116,6 +117,7 @@ int cmd_inspect(const struct options *o) {
     struct err e = {0};
     const char *wrong = o->check ? "" : "wrong       ";
     if (o->plan) return cmd_plan(o);
+    if (inspect_is_drafter(o->model)) return inspect_drafter(o);
     if (checkpoint_open(&c, o->model, &e)) {
         printf("%s%s\n", wrong, e.msg);
         return EXIT_CODE_MODEL;

@@ -58,11 +58,14 @@ static const struct setting table[] = {
      "values",
      "a block drafter's matrices of so many values and more become 4 bits at load; 0: as its "
      "config.json says"},
+    {"draft-vocab", SETTING_STRING, IN(draft_vocab), "auto", 0, 0, NULL, NULL,
+     "ids that drafts are made of: auto (the drafter's own spans, else those below 98304 and the "
+     "control tokens); all; or a list of FIRST-LAST"},
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
      "drafts a round takes"},
     {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
      "a planted fault, for the tests that must find it"},
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
@@ -142,6 +145,7 @@ static uint32_t fault_of(const char *name) {
         [ENGINE_FAULT_SHORT_S] = "short-s",
         [ENGINE_FAULT_SHORT_CONV] = "short-conv",
         [ENGINE_FAULT_WINDOW_ROPE] = "window-rope",
+        [ENGINE_FAULT_LOST_TAP] = "lost-tap",
     };
     uint32_t i = 0;
     while (strcmp(names[i], name)) i++; // the table of settings lets no others through
@@ -168,6 +172,7 @@ void options_engine(const struct options *o, struct engine_config *ret) {
         .draft_kinds = o->draft_kinds,
         .draft_rows = (uint32_t)o->draft_rows,
         .drafter_quantize_min = (uint64_t)o->drafter_quantize_min,
+        .draft_vocab = o->draft_vocab,
         .costs = o->costs,
         .fault = fault_of(o->fault),
     };

@@ -1,6 +1,6 @@
 /* delta_scan_cpu: see delta_scan.h. A unit is one run, one value head and a group of columns of its state: columns do not mix,
  * so a unit passes the run's tokens through its part of S where it lies, in the first-level cache for long runs. Only recorded
- * runs, which leave S as it was, work on a copy. */
+ * runs, which leave S as it was, put what they make of it elsewhere. */
 #include "kernels/cpu.h"
 #include "kernels/cpu_vec.h"
 #include "kernels/delta/delta_scan.h"
@@ -20,16 +20,18 @@ struct token {
     float *out; // NULL: not wanted
 };
 
-// One step of the rule on a group of n registers of columns. n is a constant at the call.
-CPU_INLINE void step(float *s, const struct token *t, uint32_t key_dim, const uint32_t n) {
+// One step of the rule on a group of n registers of columns, from one state to the next, which may be the same memory; what
+// lies `ahead` bytes behind the first is fetched meanwhile. n is a constant at the call.
+CPU_INLINE void step(const float *from, float *to, const struct token *t, uint32_t key_dim,
+                     uint32_t ahead, const uint32_t n) {
     vn mk[GROUP_MAX / NATIVE], mq[GROUP_MAX / NATIVE], d[GROUP_MAX / NATIVE];
 #pragma GCC unroll 4
     for (uint32_t i = 0; i < n; i++) mk[i] = mq[i] = vn_set(0);
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < n; i++) {
-            const float *at = s + ((uint64_t)k * n + i) * NATIVE;
-            if (i % PARTS == 0) __builtin_prefetch((const char *)at + AHEAD_BYTES, 1, 2);
+            const float *at = from + ((uint64_t)k * n + i) * NATIVE;
+            if (i % PARTS == 0) __builtin_prefetch((const char *)at + ahead, 1, 2);
             vn row = vn_load(at);
             mk[i] = vn_fma(row, vn_set(t->k[k]), mk[i]);
             mq[i] = vn_fma(row, vn_set(t->q[k]), mq[i]);
@@ -42,8 +44,8 @@ CPU_INLINE void step(float *s, const struct token *t, uint32_t key_dim, const ui
     for (uint32_t k = 0; k < key_dim; k++)
 #pragma GCC unroll 4
         for (uint32_t i = 0; i < n; i++) {
-            float *row = s + ((uint64_t)k * n + i) * NATIVE;
-            vn_store(row, vn_fma(d[i], vn_set(t->k[k]), vn_load(row) * t->decay));
+            uint64_t at = ((uint64_t)k * n + i) * NATIVE;
+            vn_store(to + at, vn_fma(d[i], vn_set(t->k[k]), vn_load(from + at) * t->decay));
         }
 }
 
@@ -72,18 +74,19 @@ static struct token token_of(const struct unit *u, uint32_t row) {
     return t;
 }
 
-static void scan_rows(const struct unit *u, float *s) {
-    uint32_t dim = u->a->key_dim;
-    for (uint32_t i = 0; i < u->run->count; i++) {
+// The first row goes from one state to the other, the next ones on in that.
+static void scan_rows(const struct unit *u, const float *from, float *to) {
+    uint32_t dim = u->a->key_dim, ahead = AHEAD_BYTES;
+    for (uint32_t i = 0; i < u->run->count; i++, from = to, ahead = 0) {
         struct token t = token_of(u, u->run->row + i);
         switch (u->cols / LANES) {
-        case 1: step(s, &t, dim, 1 * PARTS); break;
+        case 1: step(from, to, &t, dim, ahead, 1 * PARTS); break;
 #if defined(__AVX2__)
-        case 2: step(s, &t, dim, 2 * PARTS); break;
+        case 2: step(from, to, &t, dim, ahead, 2 * PARTS); break;
 #endif
 #if defined(__AVX512F__)
-        case 3: step(s, &t, dim, 3); break;
-        case 4: step(s, &t, dim, 4); break;
+        case 3: step(from, to, &t, dim, ahead, 3); break;
+        case 4: step(from, to, &t, dim, ahead, 4); break;
 #endif
         default: __builtin_unreachable();
         }
@@ -93,15 +96,11 @@ static void scan_rows(const struct unit *u, float *s) {
 static void scan_unit(const struct unit *u) {
     const struct delta_scan_args *a = u->a;
     float copy[GROUP_MAX * KEY_DIM_MAX];
-    uint64_t size = (uint64_t)u->cols * a->key_dim;
     float *s = cpu_ptr(a->state + u->run->slot * a->slot_stride);
     s += ((uint64_t)u->head * a->value_dim + u->col) * a->key_dim;
-    if (u->run->record) {
-        memcpy(copy, s, size * sizeof *s);
-        s = copy;
-    }
-    if (!u->run->pos) memset(s, 0, size * sizeof *s);
-    scan_rows(u, s);
+    float *to = u->run->record ? copy : s;
+    if (!u->run->pos) s = memset(to, 0, (uint64_t)u->cols * a->key_dim * sizeof *s);
+    scan_rows(u, s, to);
 }
 
 static uint32_t groups_of(const struct delta_scan_args *a) {

@@ -25,6 +25,13 @@ struct dot_operand {
     uint64_t w_stride; // elements between two columns' weights
     uint32_t k;
     uint64_t ahead; // bytes from a weight to the one to fetch meanwhile; 0: none worth it
+    // Of products of which this is not the beginning, or not the end: the lanes' sums to go on from, NULL: zeros; where they
+    // are left, NULL: ret gets their sum. [rows * cols][LANES].
+    const float *from;
+    float *to;
+    // NULL, or where the weights are left as fp32, wide_stride apart, for the blocks of other rows.
+    float *wide;
+    uint64_t wide_stride;
 };
 
 // count: at most DOT_SUMS_MAX.
@@ -54,13 +61,18 @@ CPU_INLINE void dot_store(const vn (*acc)[PARTS], const uint32_t count, float *r
 // One step of LANES values: x and w point at them, strides in elements.
 CPU_INLINE void dot_step(vn (*acc)[PARTS], const float *x, uint64_t x_stride, const void *w,
                          uint64_t w_first, uint64_t w_stride, const uint32_t rows,
-                         const uint32_t cols, const enum dtype d) {
+                         const uint32_t cols, const enum dtype d, float *wide,
+                         uint64_t wide_stride) {
 #pragma GCC unroll 4
     for (uint32_t p = 0; p < PARTS; p++) {
         vn weight[DOT_COLS_MAX];
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < cols; c++)
             weight[c] = vn_load_dtype(w, w_first + c * w_stride + p * NATIVE, d);
+        if (d != DTYPE_F32 && wide)
+#pragma GCC unroll 8
+            for (uint32_t c = 0; c < cols; c++)
+                vn_store(wide + c * wide_stride + p * NATIVE, weight[c]);
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < rows; r++) {
             vn v = vn_load(x + r * x_stride + p * NATIVE);
@@ -80,7 +92,10 @@ CPU_INLINE void dot_tail(vn (*acc)[PARTS], const struct dot_operand *o, uint32_t
         memcpy(x + r * LANES, o->x + r * o->x_stride + k, n * sizeof *x);
     for (uint32_t c = 0; c < cols; c++)
         vf_store(w + c * LANES, vf_load_dtype_part(o->w, c * o->w_stride + k, n, d));
-    dot_step(acc, x, LANES, w, 0, LANES, rows, cols, DTYPE_F32);
+    dot_step(acc, x, LANES, w, 0, LANES, rows, cols, DTYPE_F32, NULL, 0);
+    if (d != DTYPE_F32 && o->wide)
+        for (uint32_t c = 0; c < cols; c++)
+            memcpy(o->wide + c * o->wide_stride + k, w + c * LANES, LANES * sizeof *w);
 }
 
 // The lanes' sums go on from what acc holds. rows, cols and d are constants at every call, so that acc lives in registers.
@@ -88,6 +103,7 @@ CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const 
                         const enum dtype d, vn (*acc)[PARTS]) {
     enum { LINE = 64 };
     uint32_t k = 0, two = 2 * LANES;
+    float *wide = o->wide;
     for (; k + two <= o->k; k += two) {
         if (o->ahead)
 #pragma GCC unroll 8
@@ -97,11 +113,16 @@ CPU_INLINE void dot_add(const struct dot_operand *o, const uint32_t rows, const 
                     __builtin_prefetch((const char *)o->w + (c * o->w_stride + k) * dtype_bytes(d) +
                                            b + o->ahead,
                                        0, 2);
-        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
-        dot_step(acc, o->x + k + LANES, o->x_stride, o->w, k + LANES, o->w_stride, rows, cols, d);
+        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d, wide,
+                 o->wide_stride);
+        if (wide) wide += LANES;
+        dot_step(acc, o->x + k + LANES, o->x_stride, o->w, k + LANES, o->w_stride, rows, cols, d,
+                 wide, o->wide_stride);
+        if (wide) wide += LANES;
     }
     if (k + LANES <= o->k) {
-        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d);
+        dot_step(acc, o->x + k, o->x_stride, o->w, k, o->w_stride, rows, cols, d, wide,
+                 o->wide_stride);
         k += LANES;
     }
     if (k < o->k) dot_tail(acc, o, k, rows, cols, d);
@@ -113,9 +134,17 @@ CPU_INLINE void dot_tile(const struct dot_operand *o, const uint32_t rows, const
 #pragma GCC unroll 64
     for (uint32_t i = 0; i < rows * cols; i++)
 #pragma GCC unroll 4
-        for (uint32_t p = 0; p < PARTS; p++) acc[i][p] = vn_set(0);
+        for (uint32_t p = 0; p < PARTS; p++)
+            acc[i][p] = o->from ? vn_load(o->from + i * LANES + p * NATIVE) : vn_set(0);
     dot_add(o, rows, cols, d, acc);
-    dot_store((const vn(*)[PARTS])acc, rows * cols, ret);
+    if (!o->to) {
+        dot_store((const vn(*)[PARTS])acc, rows * cols, ret);
+        return;
+    }
+#pragma GCC unroll 64
+    for (uint32_t i = 0; i < rows * cols; i++)
+#pragma GCC unroll 4
+        for (uint32_t p = 0; p < PARTS; p++) vn_store(o->to + i * LANES + p * NATIVE, acc[i][p]);
 }
 
 #define DOT_CASE(rows_, cols_)                                                                     \

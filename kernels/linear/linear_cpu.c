@@ -14,6 +14,10 @@ enum {
     // hardware has seen a pattern. Without it one row runs at 8 to 20 GB/s where 36 to 40 are to be had (Zen 4).
     AHEAD_BYTES = 65536,
     UNITS_PER_THREAD = 6, // enough to even out a thread that is held up
+    // Several blocks of rows share weights that are widened to fp32 once: so many of each column at a time, for so many rows.
+    WIDE_K = 1024,
+    WIDE_ROWS = 24,
+    WIDE_STRIDE = WIDE_K + LANES, // columns a page apart would share the sets of the cache
 };
 
 struct job {
@@ -46,9 +50,21 @@ CPU_INLINE void store(const struct linear_part *p, uint32_t row, uint32_t col, u
     }
 }
 
-// Rows row .. row + rows - 1, all columns of the strip. d is a constant at the call.
-CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t row, uint32_t rows,
-                      uint32_t col, uint32_t end, const enum dtype d) {
+// Not inlined: it is all blocks of all types.
+static __attribute__((noinline)) void tile(const struct dot_operand *o, uint32_t rows,
+                                           uint32_t cols, enum dtype d, float *ret) {
+    switch (d) {
+    case DTYPE_F32: dot_tile_run(o, rows, cols, DTYPE_F32, ret); break;
+    case DTYPE_BF16: dot_tile_run(o, rows, cols, DTYPE_BF16, ret); break;
+    case DTYPE_F16: dot_tile_run(o, rows, cols, DTYPE_F16, ret); break;
+    case DTYPE_E4M3: assert(0); // of the KV cache alone
+    }
+}
+
+// Rows row .. row + rows - 1, all columns of the strip.
+static void block(const struct job *j, const struct linear_part *p, uint32_t row, uint32_t rows,
+                  uint32_t col, uint32_t end) {
+    enum dtype d = p->w.dtype;
     float v[DOT_ROWS * DOT_COLS_MAX] = {0};
     while (col < end) {
         uint32_t cols = dot_cols(rows, end - col);
@@ -59,18 +75,63 @@ CPU_INLINE void block(const struct job *j, const struct linear_part *p, uint32_t
                                 .w_stride = j->k,
                                 .k = j->k,
                                 .ahead = row ? 0 : AHEAD_BYTES};
-        dot_tile_run(&o, rows, cols, d, v);
+        tile(&o, rows, cols, d, v);
         store(p, row, col, rows, cols, v);
         col += cols;
     }
 }
 
-CPU_INLINE void strip(const struct job *j, const struct linear_part *p, uint32_t col, uint32_t end,
-                      const enum dtype d) {
+// What block does, for up to WIDE_ROWS rows and no more columns than a block has: the first rows leave the weights as fp32 for
+// the others.
+static void wide_block(const struct job *j, const struct linear_part *p, uint32_t row,
+                       uint32_t rows, uint32_t col, uint32_t cols) {
+    float wide[DOT_COLS * WIDE_STRIDE] __attribute__((aligned(64)));
+    float sums[WIDE_ROWS * DOT_COLS * LANES] __attribute__((aligned(64)));
+    float v[DOT_ROWS * DOT_COLS_MAX] = {0};
+    uint64_t size = dtype_bytes(p->w.dtype);
+    const float *x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k;
+    const char *w = (const char *)cpu_ptr(p->w.data) + (uint64_t)col * j->k * size;
+    for (uint32_t k = 0, n; k < j->k; k += n) {
+        n = j->k - k < WIDE_K ? j->k - k : WIDE_K;
+        for (uint32_t blocks = dot_blocks(rows), done = 0, take; blocks; blocks--, done += take) {
+            take = dot_rows(rows - done, blocks);
+            float *s = sums + (uint64_t)done * cols * LANES;
+            struct dot_operand o = {.x = x + (uint64_t)done * j->k + k,
+                                    .x_stride = j->k,
+                                    .w = done ? (const void *)wide : w + k * size,
+                                    .w_stride = done ? WIDE_STRIDE : j->k,
+                                    .k = n,
+                                    .ahead = row || done ? 0 : AHEAD_BYTES,
+                                    .from = k ? s : NULL,
+                                    .to = k + n < j->k ? s : NULL,
+                                    .wide = done ? NULL : wide,
+                                    .wide_stride = WIDE_STRIDE};
+            tile(&o, take, cols, done ? DTYPE_F32 : p->w.dtype, v);
+            if (!o.to) store(p, row + done, col, take, cols, v);
+        }
+    }
+}
+
+static void wide_strip(const struct job *j, const struct linear_part *p, uint32_t col,
+                       uint32_t end) {
+    for (uint32_t row = 0, rows; row < j->a.rows; row += rows) {
+        rows = j->a.rows - row < WIDE_ROWS ? j->a.rows - row : WIDE_ROWS;
+        for (uint32_t c = col, cols; c < end; c += cols) {
+            cols = end - c >= DOT_COLS ? DOT_COLS : 1;
+            wide_block(j, p, row, rows, c, cols);
+        }
+    }
+}
+
+static void strip(const struct job *j, const struct linear_part *p, uint32_t col, uint32_t end) {
+    if (p->w.dtype != DTYPE_F32 && j->a.rows > DOT_ROWS) {
+        wide_strip(j, p, col, end);
+        return;
+    }
     uint32_t left = j->a.rows;
     for (uint32_t blocks = dot_blocks(left), rows; blocks; blocks--, left -= rows) {
         rows = dot_rows(left, blocks);
-        block(j, p, j->a.rows - left, rows, col, end, d);
+        block(j, p, j->a.rows - left, rows, col, end);
     }
 }
 
@@ -100,12 +161,7 @@ static void linear_unit(void *arg, uint32_t unit, uint32_t thread) {
     }
     uint32_t col = (unit - j->first_unit[part]) * j->strip[part];
     uint32_t end = col + j->strip[part] < p->w.rows ? col + j->strip[part] : p->w.rows;
-    switch (p->w.dtype) {
-    case DTYPE_F32: strip(j, p, col, end, DTYPE_F32); break;
-    case DTYPE_BF16: strip(j, p, col, end, DTYPE_BF16); break;
-    case DTYPE_F16: strip(j, p, col, end, DTYPE_F16); break;
-    case DTYPE_E4M3: assert(0); // of the KV cache alone
-    }
+    strip(j, p, col, end);
 }
 
 // Columns of a unit: what the cache holds, or less so that all threads have several; never changes a bit.

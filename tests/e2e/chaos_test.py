@@ -244,6 +244,14 @@ def hits(log, all_kinds):
     return found, planned
 
 
+def drafted(s):
+    """Drafted ids of the streams that came to their end, by kind."""
+    found = collections.Counter()
+    for labels, count in s.metrics()["railyard_worker_drafted_total"].items():
+        found[dict(labels)["kind"]] += count
+    return found
+
+
 @test
 def case_39_no_reply_fails_or_differs_while_workers_come_and_go():
     rng = random.Random(SEED)
@@ -277,6 +285,10 @@ def case_39_no_reply_fails_or_differs_while_workers_come_and_go():
         middle = sum(found[p] for p in MIDDLE)
         note(f"{clients.done} replies, {clients.resumed} resumes; {dict(controller.acts)}")
         note(f"lost streams by phase: {', '.join(f'{p} {found[p]}' for p in PHASES)}; unplanned {planned['0']}, planned {planned['1']}")
+        # Drafts are on by default: what a dead worker had drafted is no token, and its successor drafts anew.
+        drafts = drafted(s)
+        note(f"drafted: {', '.join(f'{k} {drafts[k]:g}' for k in ('copy', 'mtp'))}")
+        check(drafts["mtp"] > 0, "nothing was drafted")
         check_eq(s.metric("railyard_resumes_total", result="poisoned") + s.metric("railyard_resumes_total", result="no_worker"), 0,
                  "requests given up")
         check(middle >= MIDDLE_MIN, f"only {middle} streams were hit in their middle")

@@ -3,10 +3,11 @@
 import concurrent.futures
 import os
 import signal
+import tempfile
 import time
 
 from harness import (SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
-                     test, wait_for)
+                     strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 120, "ignore_eos": True,
@@ -267,6 +268,65 @@ def a_restart_of_all_stops_at_the_first_worker_that_does_not_come_back():
         check_eq(s.worker(1)["state"], "ready", "the other worker")
 
 
+HELD = {**BODY, "max_tokens": 300}
+
+
+def held_at_0(s):
+    """A stream at worker 0, which a restart of all takes first."""
+    post(s, "workers/1/drain", 202)
+    stream = Stream(s, HELD)
+    post(s, "workers/1/resume", 202)
+    return [stream]
+
+
+@test
+def a_restart_or_stop_that_has_not_yet_ended_a_worker_can_be_taken_back():
+    with two("--worker.progress_s=300") as s:
+        both_ready(s)
+        wanted, pids = sha(s.chat(**HELD)), [w["pid"] for w in s.workers()]
+
+        def abort(op):
+            check_eq((op["state"], op["rank"]), ("running", 0), "operation")
+            told = admin(s, "DELETE", f"operations/{op['id']}", None, 202).json()
+            check_eq((told["state"], told["rank"], told["step"]), ("cancelled", None, 0), "operation")
+            admin(s, "DELETE", f"operations/{op['id']}", None, 200)
+
+        def resume_0(op):
+            post(s, "workers/0/resume", 202)
+            told = wait_for(lambda: (o := admin(s, "GET", f"operations/{op['id']}", None, 200).json())["state"] != "running" and o,
+                            "the operation ends")
+            check_eq(told["state"], "failed", "operation")
+            check_in("worker 0 was told to resume", told["error"], "error")
+
+        for path, take_back in [("restart", abort), ("restart", resume_0), ("workers/0/restart", lambda _: post(s, "workers/0/resume", 202)),
+                                ("workers/0/stop", lambda _: post(s, "workers/0/resume", 202))]:
+            both_ready(s)
+            with s.caught(lambda: held_at_0(s), 1, 0) as [stream]:
+                begun = post(s, path, 202)
+                wait_for(lambda: s.worker()["state"] == "draining", "worker 0 drains")
+                take_back(begun)
+            check_eq((stream.sha(), stream.resumed()), (wanted, 0), f"hash and resumes of a stream over {path}")
+            s.wait_worker(0)
+        check_eq([s.wait_worker(rank)["pid"] for rank in range(2)], pids, "pids")
+        admin(s, "DELETE", "operations/99", None, 404)
+
+
+@test
+def a_restart_of_all_that_is_called_off_leaves_no_worker_down():
+    """The present worker has been told to end already: it does, and starts again; the next is left alone."""
+    with two("--worker.progress_s=300") as s:
+        both_ready(s)
+        pids = [w["pid"] for w in s.workers()]
+        with s.stopped(pids[0]):
+            op = post(s, "restart", 202)
+            wait_for(lambda: s.worker()["state"] != "ready", "worker 0 has been told")
+            admin(s, "DELETE", f"operations/{op['id']}", None, 202)
+            check_eq(post(s, "workers/0/resume", 409)["error"]["code"], "conflict", "code of a resume")
+        s.wait_worker(0, other_than_pid=pids[0])
+        check_eq(s.worker(1)["pid"], pids[1], "the other one's pid")
+        check_eq(admin(s, "GET", f"operations/{op['id']}", None, 200).json()["state"], "cancelled", "operation")
+
+
 @test
 def the_router_drains_and_undrains():
     with Server("--threads=1", "--drain.settle_s=0") as s:
@@ -352,6 +412,48 @@ def settings_and_log_level_are_told_and_set():
 
 
 @test
+def a_reload_takes_what_the_config_file_says_of_settings_that_may_change():
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "conf")
+
+        def write(*lines):
+            with open(path + ".new", "w", encoding="utf-8") as f:
+                f.write("\n".join(lines) + "\n")
+            os.rename(path + ".new", path)
+
+        write("queue.wait_s = 17", "limits.tokenize_bytes_max = 1KiB")
+        with Server("--threads=1", "--drain.settle_s=0.5", f"--config={path}") as s:
+            def config(*names):
+                told = admin(s, "GET", "config", None, 200).json()
+                return [told[n] for n in names]
+
+            def tokenize():
+                return s.post("/v1/tokenize", {"prompt": "cat " * 20}).status
+
+            check_eq((config("queue.wait_s", "log.level"), tokenize()), ([17, "info"], 200), "at the start")
+            # A flag is stronger than the file; one setting in it changes with a restart alone.
+            write("queue.wait_s = 5", "queue.requests_max = 7", "log.level = warn", "limits.tokenize_bytes_max = 16",
+                  "drain.settle_s = 9", "api.keepalive_s = 33")
+            s.signal(signal.SIGHUP)
+            wait_for(lambda: config("queue.wait_s") == [5], "the new setting is in effect")
+            check_eq(config("queue.requests_max", "log.level", "drain.settle_s", "api.keepalive_s"), [7, "warn", 0.5, 75], "settings")
+            check_eq(tokenize(), 413, "a body over the new limit")
+            check_in('kept="api.keepalive_s"', s.log_text(), "what needs a restart")
+            code, out, _ = run_program("ctl", "reload", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq((code, out), (0, '{"reloaded":true,"changed":[],"needs_restart":["api.keepalive_s"]}\n'), "reload")
+            write("queue.wait_s = 6", "queue.tokens_max = many")
+            code, _, err = run_program("ctl", "reload", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 1, "exit status with a broken file")
+            check_in(f"{path}:2: setting queue.tokens_max", err, "reason")
+            check_eq(config("queue.wait_s"), [5], "what there was")
+            # What the file names no more is as it is by default.
+            write("limits.tokenize_bytes_max = 1KiB")
+            code, out, _ = run_program("ctl", "reload", f"--ops=127.0.0.1:{s.ops_port}")
+            check_in('"changed":["queue.requests_max","queue.wait_s","limits.tokenize_bytes_max","log.level"]', out, "reload")
+            check_eq((config("queue.wait_s"), tokenize()), ([60], 200), "by default")
+
+
+@test
 def ctl_does_what_the_api_does():
     with two() as s:
         both_ready(s)
@@ -370,7 +472,12 @@ def ctl_does_what_the_api_does():
         check_in("stopped", ctl("stop", "1", "--wait"), "stop --wait")
         check_in("0 ready workers would be left", ctl("restart", "all", "--wait", wanted=1), "restart all of one")
         check_in("ready", ctl("start", "1", "--wait"), "start --wait")
-        check_in('"state":"done"', ctl("restart", "all", "--wait"), "restart all --wait")
+        done = ctl("restart", "all", "--wait")
+        check_in('"state":"done"', done, "restart all --wait")
+        check_eq(ctl("operation", strict_json(done)["id"]), done, "operation")
+        check_eq(ctl("abort", strict_json(done)["id"]), done, "abort of what is over")
+        check_in("no operation has the id 99", ctl("abort", "99", wanted=1), "abort")
+        check("the router" not in ctl("workers"), "workers of a router that serves")
         check_in("state", ctl("requests"), "requests")
         check_in("no request", ctl("cancel", "nobody", wanted=1), "cancel")
         check_in('"workers":2', ctl("config"), "config")
@@ -378,7 +485,10 @@ def ctl_does_what_the_api_does():
         check_eq(ctl("config")[-1], "\n", "the end of config")
         check_in('"drained":true', ctl("drain", "router", "--wait"), "drain router --wait")
         check_eq(s.get("/readyz").status, 503, "/readyz")
+        check_in("the router is drained, 0 requests in flight", ctl("workers"), "workers")
+        check_eq([w["router_draining"] for w in s.workers()], [True, True], "router_draining")
         check_in('"draining":false', ctl("undrain", "router"), "undrain")
+        check_eq(s.worker()["router_draining"], False, "router_draining")
         check_eq(s.get("/readyz").status, 200, "/readyz")
         check_in("use: railyard ctl", ctl("--help"), "help")
         # What was drained tells its state after the resume, not before it.
@@ -389,7 +499,8 @@ def ctl_does_what_the_api_does():
 @test
 def ctl_names_the_word_that_does_not_fit():
     for args, wanted in [
-            ([], "wanted a command, found none"), (["dance"], "found 'dance'"),
+            ([], "wanted one of workers, requests, drain, "), (["dance"], "log-level, found 'dance'"),
+            (["abort", "x"], "abort: wanted the number that restart all printed behind it, found 'x'"),
             (["drain"], "drain: wanted a worker's rank, or router behind it, found nothing"),
             (["drain", "all"], "drain: wanted a worker's rank, or router behind it, found 'all'"),
             (["undrain"], "undrain: wanted router behind it, found nothing"),
@@ -402,7 +513,9 @@ def ctl_names_the_word_that_does_not_fit():
         # No router listens there: a command that is refused asks nobody.
         code, out, err = run_program("ctl", "--ops=127.0.0.1:1", *args)
         check_eq((code, out), (2, ""), f"ctl {args}")
-        check_in(wanted, err.splitlines()[0], f"ctl {args}")
+        said = err.splitlines()
+        check_in(wanted, said[0], f"ctl {args}")
+        check_eq(said[1:], ["use: railyard ctl WHAT [flags] (railyard ctl --help lists them)"], f"ctl {args}")
 
 
 @test

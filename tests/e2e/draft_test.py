@@ -5,10 +5,12 @@ back, and must find a planted fault.
 
 import collections
 import concurrent.futures
+import json
 import os
 import signal
+import tempfile
 
-from harness import MODEL, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
+from harness import KIND, MODEL, SMALL, SOURCE, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
 
 # Text that the model copies is where copies come true; a story and a sampled one are where they fail.
 LIST = "Copy this list: red lamp, blue key, golden book, small cat, brave dog, old king, young queen, deep river, green forest."
@@ -171,9 +173,90 @@ def a_server_without_drafts_has_none_and_the_same_replies():
         check_in("drafts     none", s.log_text(), "the worker's report")
 
 
+# The demo's own block drafters, the MTP head over a part of the vocabulary, and what a stream says of each.
+DRAFTERS = (("demo-dflash2", "dflash2"), ("demo-dflash2-weak", "dflash2"), ("demo-dflash", "dflash"))
+
+
+def folder(name):
+    return os.path.join(SOURCE, "tests", "models", name)
+
+
+def compare_with_undrafted(server, kind):
+    """Whole choices, text and all: drafted alone, drafted together, and without drafts. Gives the counts of those alone."""
+    alone, beside = Counts(), Counts()
+    for body in REQUESTS:
+        drafted, undrafted = server.chat(**body), server.chat(**body, draft=False)
+        check_eq(drafted["choices"], undrafted["choices"], "choices drafted and undrafted")
+        check_eq(drafted["railyard"]["logits_hash"], undrafted["railyard"]["logits_hash"], "hashes drafted and undrafted")
+        check_eq((undrafted["railyard"]["drafted"], undrafted["railyard"]["drafts"]), (0, {}), "drafts of a request that wants none")
+        alone.add(drafted)
+    check_eq(unequal(together(server, REQUESTS, beside)), 0, "replies that differ from those of another server without drafts")
+    check_eq((beside.tokens, beside.rounds, beside.drafted, beside.accepted), (alone.tokens, alone.rounds, alone.drafted, alone.accepted), "together and alone")
+    check_in(kind, alone.drafted, "kinds")
+    for k in alone.drafted:
+        check_eq(server.metric("railyard_worker_drafted_total", kind=k, rank="0"), 2 * alone.drafted[k], f"drafted of kind {k}")
+        check_eq(server.metric("railyard_worker_accepted_total", kind=k, rank="0"), 2 * alone.accepted[k], f"accepted of kind {k}")
+    return alone
+
+
+@test
+def replies_with_a_block_drafter_beside_the_model_are_the_undrafted_ones():
+    if KIND:
+        return  # they were made for the demo
+    for name, kind in DRAFTERS[:1] if SMALL else DRAFTERS:
+        with Server(f"--drafter={folder(name)}") as s:
+            counts = compare_with_undrafted(s, kind)
+            note(f"{name}: {counts.text()}")
+            check(counts.accepted[kind] > 0 and counts.drafted[kind] > counts.accepted[kind], counts.text())
+            check_in(f"drafts     {kind} of 2816 of 4096 ids and copies", s.log_text(), "the worker's report")
+
+
+@test
+def ids_outside_the_draft_vocabulary_change_no_reply():
+    spans = "0-2687,3968-4095"
+    with Server("--draft-kinds=mtp", f"--draft-vocab={spans}") as s:
+        counts = compare_with_undrafted(s, "mtp")
+        note(f"--draft-vocab={spans}: {counts.text()}")
+        check_in("drafts     mtp of 2816 of 4096 ids", s.log_text(), "the worker's report")
+
+
+@test
+def a_drafter_of_another_model_is_refused_with_the_reason():
+    for key, value, text in (("vocab_size", 4097, "vocab_size: wanted 4096 (vocab_size of the target), found 4097"),
+                             ("hidden_size", 512, "hidden_size: wanted 256"), ("rope_theta", None, "rope_theta: wanted a number"),
+                             ("num_target_layers", 9, "num_target_layers: wanted")):
+        with tempfile.TemporaryDirectory(prefix="ry-drafter-") as d:
+            with open(os.path.join(folder("demo-dflash2"), "config.json")) as f:
+                config = json.load(f)
+            config[key] = value
+            with open(os.path.join(d, "config.json"), "w") as f:
+                json.dump(config, f)
+            os.symlink(os.path.join(folder("demo-dflash2"), "model.safetensors"), os.path.join(d, "model.safetensors"))
+            status, _, err = run_program("bench", "engine", folder("demo"), "--context=600", f"--drafter={d}")
+            check(status != 0, key)
+            check_in(text, err, key)
+            if key == "rope_theta":
+                status, out, _ = run_program("inspect", d)
+                check_eq(status, 3, "exit status of inspect")
+                check_in(text, out, "inspect")
+
+
+@test
+def inspect_tells_what_a_drafter_is():
+    for name, kind in DRAFTERS:
+        status, out, err = run_program("inspect", folder(name))
+        check_eq((status, err), (0, ""), "inspect")
+        for part in (f"family      {kind}, a drafter for a model of 8 layers, hidden 256, vocabulary 4096 rows", "0-2687, 3968-4095", "right       "):
+            check_in(part, out, name)
+        status, out, _ = run_program("inspect", "--check", folder(name))
+        check_eq(status, 3, "a drafter is no model to serve")
+        check_in("--drafter", out, "inspect --check")
+
+
 @test
 def settings_that_cannot_be_are_refused_by_name():
-    for flag, text in (("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
+    for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "wanted at least 16 ids, found 10"),
+                       ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
                        ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)

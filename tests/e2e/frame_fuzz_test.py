@@ -22,7 +22,7 @@ import msgpack
 
 from harness import MODEL, SMALL, SOURCE, Server, Worker, alive, check, check_eq, fd_count, main, note, test, wait_for
 
-SECONDS = float(os.environ.get("RAILYARD_FUZZ_S", "3" if SMALL else "6"))
+SECONDS = float(os.environ.get("RAILYARD_FUZZ_S", "3" if SMALL else "15"))
 SEED = int(os.environ.get("RAILYARD_FUZZ_SEED", "0")) or int(time.time())
 BODY = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 40, "ignore_eos": True,
         "temperature": 0.8, "seed": 3}

@@ -155,7 +155,7 @@ def an_operator_asks_for_a_reload_and_hears_what_came_of_it():
         return run_program("ctl", "reload", "--key=root-key", f"--ops=127.0.0.1:{s.ops_port}")
 
     write_keys(*LINES, f"erin:user:{digest('erin-key')}")
-    check_eq(ctl(), (0, '{"reloaded":true}\n', ""), "reload")
+    check_eq(ctl(), (0, '{"reloaded":true,"changed":[],"needs_restart":[]}\n', ""), "reload")
     check_eq(ask(s, "GET", "/v1/models", bearer("erin-key")).status, 200, "the new key")
     write_keys("erin:user:oops")
     status, _, err = ctl()

@@ -79,6 +79,29 @@ def a_killed_workers_streams_go_on_at_the_other_with_the_same_bits():
 
 
 @test
+def several_choices_with_logprobs_go_on_too():
+    body = {**SAMPLED, "n": 2, "logprobs": True, "top_logprobs": 2, "max_tokens": TOKENS // 2, "return_logits_hash": False}
+
+    def facts(c, text, thought, logprobs):
+        return {"text": text, "thought": thought, "logprobs": logprobs, **{k: c[k] for k in ("token_ids", "token_sha256", "finish_reason")}}
+
+    with Server("--workers=2", "--threads=1", "--streams=8", "--worker.progress_s=300") as s:
+        s.wait_worker(0), s.wait_worker(1)
+        reply = s.chat(**body)
+        wanted = [facts(c, c["message"]["content"], c["message"].get("reasoning_content") or "", c["logprobs"]["content"])
+                  for c in reply["choices"]]
+        check(all(w["logprobs"] for w in wanted), "a choice without logprobs")
+        with s.caught(lambda: [Stream(s, body, 20)], 2, 0, 1) as [stream]:
+            kill(s, stream.worker)
+        events = stream.rest()
+        check_eq(events[-1], "[DONE]", "last event")
+        joined = [join_chunks(events[:-1], i) for i in range(2)]
+        check_eq([facts(j, j["content"], j["reasoning_content"], j["logprobs"]) for j in joined], wanted, "choices")
+        check_eq(joined[0]["usage"], reply["usage"], "usage")
+        check(joined[0]["railyard"]["resumed"] >= 1, "nothing was resumed")
+
+
+@test
 def with_one_worker_a_reply_waits_for_its_successor():
     with Server("--threads=1") as s:
         wanted = [of_whole(s.chat(**b)) for b in KINDS]

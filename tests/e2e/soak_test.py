@@ -15,7 +15,7 @@ import time
 
 from harness import SMALL, EventReader, Server, check, check_eq, fd_count, main, note, test, wait_for
 
-SECONDS = float(os.environ.get("RAILYARD_SOAK_S", "30"))
+SECONDS = float(os.environ.get("RAILYARD_SOAK_S", "90"))
 CLIENTS = 12 if SMALL else 32
 CHAT = "/v1/chat/completions"
 QUEUE_MAX = 8

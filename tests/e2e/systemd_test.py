@@ -14,15 +14,15 @@ from harness import BUILD, MODEL, Process, check, check_eq, check_in, free_port,
 
 SOURCE = os.environ["RAILYARD_SOURCE"]
 UNITS = os.path.join(SOURCE, "deploy", "systemd")
-ROUTER, WORKER = "railyard-router.service", "railyard-worker@.service"
+ROUTER, WORKER, SOCKET = "railyard-router.service", "railyard-worker@.service", "railyard-router.socket"
 EXPOSURE_MAX = 2.0
 
 
-def unit(name):
+def unit(name, section="Service"):
     p = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#", ";"))
     p.optionxform = str
     p.read(os.path.join(UNITS, name))
-    return p["Service"]
+    return p[section]
 
 
 class Root:
@@ -99,18 +99,18 @@ class Service(Process):
 @test
 def the_units_are_valid_and_shut_in():
     with tempfile.TemporaryDirectory() as d:
-        for name in (ROUTER, WORKER):
+        for name in (ROUTER, WORKER, SOCKET):
             with open(os.path.join(UNITS, name), encoding="utf-8") as f:
                 text = f.read()
             for program in ("railyard-worker", "railyard"):
                 text = text.replace(f"/usr/local/bin/{program} ", f"{BUILD}/{program} ")
             with open(os.path.join(d, name), "w", encoding="utf-8") as f:
                 f.write(text)
-        paths = [os.path.join(d, name) for name in (ROUTER, WORKER)]
+        paths = [os.path.join(d, name) for name in (ROUTER, WORKER, SOCKET)]
         p = subprocess.run(["systemd-analyze", "verify", "--man=no", *paths], capture_output=True, text=True, check=False)
         complaints = [line for line in p.stderr.splitlines() if "railyard" in line]
         check_eq((p.returncode, complaints), (0, []), "systemd-analyze verify")
-        for path in paths:
+        for path in paths[:2]:
             p = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", path], capture_output=True,
                                text=True, check=False)
             exposure = float(re.search(r"exposure level for \S+: ([\d.]+)", p.stdout).group(1))
@@ -158,6 +158,47 @@ def the_exec_lines_start_serve_beat_and_end_as_the_units_expect():
             check_eq(process.wait(), 0, f"exit status of {process.name}")
             check(manager.has("STOPPING=1"), f"{process.name} did not say STOPPING=1")
     finally:
+        root.remove()
+
+
+def handed_over(argv, listening):
+    """argv as systemd runs it with the one socket of the unit: descriptor 3, and the process named that it is meant for."""
+    return ["sh", "-c", f'exec 8<&{listening.fileno()}; exec 3<&8 8<&-; LISTEN_PID=$$ exec "$@"', "sh", *argv]
+
+
+def ask(c, path="/livez"):
+    c.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+
+
+@test
+def connections_wait_in_the_socket_unit_while_the_router_is_restarted():
+    s = unit(SOCKET, "Socket")
+    with open(os.path.join(UNITS, "router.conf"), encoding="utf-8") as f:
+        check_in(f"api.listen = {s['ListenStream']}\n", f.read(), "the socket's address in router.conf")
+    root = Root(free_port(), free_port())
+    manager = Manager(root, "router")
+    listening = socket.create_server(("127.0.0.1", 0))
+    env = {**manager.env(3), "LISTEN_FDS": "1", "LISTEN_FDNAMES": s["FileDescriptorName"]}
+    address = listening.getsockname()
+    try:
+        waits = None
+        for turn in (1, 2):
+            router = Service(f"router unit {turn}", handed_over(command(root, ROUTER), listening), env=env, fds=(listening.fileno(),))
+            wait_for(lambda: manager.has("READY=1"), "the router says READY=1")
+            if waits:
+                check_in(b"HTTP/1.1 200", waits.makefile("rb").read(), "the answer to what was asked between two routers")
+                waits.close()
+            with socket.create_connection(address) as c:
+                ask(c)
+                check_in(b"HTTP/1.1 200", c.makefile("rb").read(), f"an answer in run {turn}")
+            manager.said.clear()
+            router.signal(signal.SIGTERM)
+            check_eq(router.wait(), 0, "exit status of the router")
+            waits = socket.create_connection(address, timeout=120)
+            ask(waits)
+        waits.close()
+    finally:
+        listening.close()
         root.remove()
 
 

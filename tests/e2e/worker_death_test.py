@@ -3,8 +3,9 @@
 import os
 import re
 import signal
+import time
 
-from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note,
+from harness import (SMALL, EventReader, FakeWorker, Server, Worker, alive, check, check_eq, check_in, fd_count, main, note, run_program,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -90,6 +91,26 @@ def one_of_two_workers_dies_and_the_other_goes_on():
 
 
 @test
+def a_worker_that_dies_again_and_again_stays_down_until_ctl_starts_it():
+    with Server("--workers=2", "--threads=1") as s:
+        def ctl(*args):
+            code, out, err = run_program("ctl", *args, f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl {args}: {err}")
+            return out
+
+        pid = None
+        for _ in range(5):  # with 1, 2, 4 and 8 s between them
+            pid = s.wait_worker(1, other_than_pid=pid)["pid"]
+            os.kill(pid, signal.SIGKILL)
+        reason = s.wait_worker(1, "failed")["reason"]
+        check_in("killed by signal 9; 5 failures in ten minutes", reason, "reason")
+        wait_for(lambda: "(railyard ctl start 1 does it)" in s.log_text(), "the log says what brings it back")
+        check_in("worker 1 stays down until `railyard ctl start 1`\n", ctl("workers"), "workers")
+        check_in(" ready ", ctl("start", "1", "--wait"), "start")
+        check("stays down" not in ctl("workers"), "workers with all of them ready")
+
+
+@test
 def sigterm_of_the_router_ends_its_workers():
     with Server("--workers=2", "--threads=1") as s:
         pids = [s.wait_worker(r)["pid"] for r in (0, 1)]
@@ -101,8 +122,10 @@ def sigterm_of_the_router_ends_its_workers():
 def case_37_kill_9_of_the_router_ends_its_workers():
     with Server("--workers=2", "--threads=1") as s:
         pids = [s.wait_worker(r)["pid"] for r in (0, 1)]
+        killed = time.monotonic()
         s.kill()
         wait_for(lambda: not any(alive(p) for p in pids), "the workers are gone")
+        note(f"two workers were gone {time.monotonic() - killed:.3f} s after kill -9 of their router")
 
 
 @test
@@ -137,8 +160,10 @@ def case_40_a_worker_started_by_hand_outlives_its_router_and_joins_the_next():
         first.wait_ready()
         wanted = first.chat(**SHORT)["choices"][0]["token_sha256"]
         first.kill()
+        started = time.monotonic()
         with Server(f"--run.dir={first.run_dir}", command="router", wait_ready=False) as second:
             second.wait_ready()
+            note(f"the worker served again {time.monotonic() - started:.3f} s after the start of the next router")
             check(w.running(), "the worker ended")
             check_eq(second.wait_worker()["pid"], w.pid, "pid")
             check_eq(second.chat(**SHORT)["choices"][0]["token_sha256"], wanted, "hash")

@@ -21,6 +21,7 @@ work=build-fuzz/work/$target
 case $target in # what its coverage is counted in
 safetensors) sources=worker/engine/safetensors.c max_len=2048 ;;
 model_config) sources=worker/engine/model_config.c max_len=2048 ;;
+dflash_config) sources=worker/engine/dflash_config.c max_len=2048 ;;
 tokenizer) sources='router/text/tokenizer_file.c router/text/added.c router/text/vocab.c' max_len=6000 ;;
 body) sources=router/body.c max_len=4096 ;;
 frame) sources='proto/frame_decode.c proto/frame_scan.c proto/frame_layout.c' max_len=4096 ;;

@@ -4,7 +4,6 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "kernels/cpu_pool.h"
-#include "kernels/sample/draw.h"
 #include "kernels/sample/sample.h"
 #include "tests/lib/test.h"
 #include "worker/engine/checkpoint.h"
@@ -16,24 +15,6 @@ enum { ROWS_MAX = 64, HEAD_ROWS_MAX = 3 };
 
 int bed_mtp(struct drafter *ret, struct draft_bed *b, struct err *e) {
     return mtp_open(ret, &b->model, &b->lim, e);
-}
-
-// What a table with draw does, by the host's.
-static void draw(void *ctx, const struct draw_args *a) {
-    (void)ctx;
-    struct sample *s = sample_new(a->vocab);
-    for (uint32_t i = 0; i < a->rows_count; i++) {
-        const struct draw_row *r = (const struct draw_row *)a->rows + i;
-        struct sample_params p = {.temperature = r->temperature,
-                                  .min_p = r->min_p,
-                                  .top_p = 1,
-                                  .repetition = 1,
-                                  .seed = r->seed};
-        struct sample_mask mask = {.used_bits = (const uint32_t *)a->used_bits};
-        const float *row = (const float *)a->logits + (size_t)i * a->vocab;
-        ((uint32_t *)a->ids)[i] = sample_draw(s, row, &p, NULL, &mask, r->position);
-    }
-    sample_free(s);
 }
 
 static void set_limits(struct draft_bed *b, const struct draft_bed_config *c) {
@@ -94,7 +75,6 @@ int draft_bed_try(struct draft_bed *b, const struct draft_bed_config *c, struct 
     *b = (struct draft_bed){0};
     int st = cpu_pool_new(&b->pool, 1, e);
     if (!st) st = ops_cpu_open(&b->ops, b->pool, NULL, e);
-    if (!st && c->device_draws) b->ops.draw = draw;
     if (!st) st = checkpoint_open(&b->ckpt, c->dir, e);
     if (!st) st = model_init(&b->model, &b->ops, b->ckpt, e);
     if (st) goto out;

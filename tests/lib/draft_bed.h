@@ -18,7 +18,6 @@ struct draft_bed_config {
     const char *dir;
     uint32_t slots, context; // rows of each slot
     enum dtype kv_dtype;     // F32 is 0
-    bool device_draws;       // the table draws, by the CUDA kernel's twin
     const struct engine_range *spans;
     uint32_t spans_count;
     int (*open)(struct drafter *ret, struct draft_bed *b, struct err *e);

@@ -114,7 +114,8 @@ struct drafter double_drafter(struct draft_double *d, enum double_kind kind, uin
     d->vocab = vocab;
     d->loaded = d->closed = false;
     return (struct drafter){.self = d,
-                            .kind = "dflash2",
+                            .kind = ENGINE_DRAFT_DFLASH2,
+                            .vocab = vocab,
                             .ids_max = DOUBLE_BLOCK,
                             .taps = {.layers = taps, .count = 2, .final = true},
                             .carve = carve_some,

@@ -1295,6 +1295,8 @@ const struct op_case op_cases[] = {
     LINEAR(9, 1024, 33, 17, DTYPE_F16),
     LINEAR(3, 4101, 40, 7, DTYPE_BF16),
     LINEAR(2, 4160, 9, 0, DTYPE_BF16),
+    LINEAR(17, 1100, 13, 6, DTYPE_BF16), // several blocks of rows, k in pieces of 1,024
+    LINEAR(26, 2050, 9, 0, DTYPE_F16),
     EXL3(1, 128, 128, 8, EXL3_MUL1, 0),
     EXL3(2, 1152, 128, 5, EXL3_MUL1, 1),
     EXL3(5, 256, 384, 2, EXL3_MCG, 0),

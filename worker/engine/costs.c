@@ -29,10 +29,10 @@ void costs_shape(char ret[COSTS_SHAPE_BYTES], const struct engine_info *info) {
              info->vocab_size);
 }
 
-// On a CPU a row more costs nearly half of a round of one: its fixed part is small. In such rounds: rows, a step of a chain, a
-// block, about as `bench engine --write-costs` measured them for the demo and its drafters on one thread of a busy machine.
+// In rounds of one row: rows, a step of a chain, a block, as measured for the demo and its drafters on a CPU, and a little more for what
+// drafts cost besides: kept rows pass the recurrence again, each row is drawn from (docs/notes/drafting.md).
 void costs_builtin(struct costs *ret) {
-    const double row = 0.4, step = 0.1, block = 0.1, block_row = 0.07;
+    const double row = 0.16, step = 0.13, block = 0.15, block_row = 0.04;
     *ret = (struct costs){0};
     for (uint32_t r = 1; r <= ENGINE_WINDOW_ROWS_MAX; r++) ret->rows_ms[r] = 1 + row * (r - 1);
     for (uint32_t n = 1; n < ENGINE_WINDOW_ROWS_MAX; n++) {

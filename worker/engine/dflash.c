@@ -47,8 +47,9 @@ static uint64_t quantise_from(const struct dflash *d) {
 
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,
                 struct err *e) {
-    const struct engine_range *spans = lim->spans_count ? lim->spans : d->cfg.spans;
-    uint32_t count = lim->spans_count ? lim->spans_count : d->cfg.spans_count;
+    bool own = d->cfg.spans_count && (lim->spans_yield || !lim->spans_count);
+    const struct engine_range *spans = own ? d->cfg.spans : lim->spans;
+    uint32_t count = own ? d->cfg.spans_count : lim->spans_count;
     int st = check_ops(m->ops, e);
     d->m = m;
     d->lim = lim;
@@ -267,8 +268,9 @@ int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
         return st;
     }
     *ret = (struct drafter){.self = d,
-                            .kind = d->cfg.v2 ? "dflash2" : "dflash",
+                            .kind = d->cfg.v2 ? ENGINE_DRAFT_DFLASH2 : ENGINE_DRAFT_DFLASH,
                             .ids_max = dflash_config_ids_max(&d->cfg),
+                            .vocab = draft_head_ids(&d->head),
                             .taps = {.layers = d->cfg.taps, .count = d->cfg.taps_count},
                             .carve = carve_self,
                             .load = load,

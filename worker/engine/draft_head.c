@@ -68,14 +68,38 @@ int draft_head_init(struct draft_head *h, const struct model *m, const struct en
     return ST_OK;
 }
 
-void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max) {
-    assert(h->m->w.head.rows); // laid out already
+static void carve_rest(struct draft_head *h, struct carve *c, uint32_t rows_max) {
     h->rows_max = rows_max;
-    make_views(h);
-    for (uint32_t i = 0; i < h->views_count; i++)
-        h->logits[i] = carve_take(c, (uint64_t)rows_max * h->views[i].count * sizeof(float));
     h->ids = carve_take(c, (uint64_t)rows_max * h->top * sizeof(uint32_t));
     h->values = carve_take(c, (uint64_t)rows_max * h->top * sizeof(float));
+}
+
+static uint64_t view_bytes(const struct draft_head *h, uint32_t idx, uint32_t rows) {
+    return (uint64_t)rows * h->views[idx].count * sizeof(float);
+}
+
+void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max) {
+    assert(h->m->w.head.rows); // laid out already
+    make_views(h);
+    for (uint32_t i = 0; i < h->views_count; i++)
+        h->logits[i] = carve_take(c, view_bytes(h, i, rows_max));
+    carve_rest(h, c, rows_max);
+}
+
+void draft_head_carve_in(struct draft_head *h, struct carve *c, uint32_t rows_max, devptr logits) {
+    assert(h->m->w.head.rows); // laid out already
+    make_views(h);
+    for (uint32_t i = 0; i < h->views_count; i++) {
+        h->logits[i] = logits;
+        logits += view_bytes(h, i, rows_max);
+    }
+    carve_rest(h, c, rows_max);
+}
+
+uint32_t draft_head_ids(const struct draft_head *h) {
+    uint32_t ids = 0;
+    for (uint32_t i = 0; i < h->spans_count; i++) ids += h->spans[i].count;
+    return ids;
 }
 
 static void multiply(struct draft_head *h, devptr x, uint32_t rows) {

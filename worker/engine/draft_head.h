@@ -28,5 +28,8 @@ int draft_head_init(struct draft_head *h, const struct model *m, const struct en
                     uint32_t count, uint32_t top, struct err *e);
 // Behind the weights of the model, whose head decides the views.
 void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max);
+// The same with the logits in memory of others: [rows_max, V] f32 are enough.
+void draft_head_carve_in(struct draft_head *h, struct carve *c, uint32_t rows_max, devptr logits);
+uint32_t draft_head_ids(const struct draft_head *h); // how many may be proposed
 // The `top` best ids of each of up to rows_max rows x [rows, D], into ids and values.
 void draft_head_run(struct draft_head *h, devptr x, uint32_t rows);

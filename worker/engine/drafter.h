@@ -51,12 +51,14 @@ struct drafter_limits {       // outlives the drafter
     const struct engine_range
         *spans;           // ids that its head projects, ascending; those outside are never proposed
     uint32_t spans_count; // 0: all
+    bool spans_yield;     // to those of the drafter's own file, where it has some
 };
 
 struct drafter {
     void *self;
-    const char *kind; // "mtp", "dflash", "dflash2", "copy"
-    uint32_t ids_max; // of one block
+    enum engine_draft kind; // none of copies
+    uint32_t ids_max;       // of one block
+    uint32_t vocab;         // ids that it may propose
     struct model_taps
         taps; // what it wants of each forward: the rows are in model.tap_rows and model.tap_final
 

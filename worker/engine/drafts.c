@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "worker/engine/carve.h"
+#include "worker/engine/model_config.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/stream.h"
 
@@ -68,17 +69,11 @@ static void carve_more(void *arg, struct carve *c) {
     d->model_bytes = carve_bytes(c) - before;
 }
 
-static int take_model(struct drafts *d, struct err *e) {
-    uint32_t k = 0;
-    while (k < ENGINE_DRAFT_KINDS && strcmp(costs_kind(k), d->model.kind)) k++;
+static void take_model(struct drafts *d) {
     d->has_model = true;
-    if (k == ENGINE_DRAFT_KINDS || k == ENGINE_DRAFT_COPY || !d->model.ids_max)
-        return err_set(e, ST_INTERNAL, "drafter: of an unknown kind '%s'", d->model.kind);
-    d->model_kind = k;
     d->target->taps = d->model.taps;
     d->target->carve_more = carve_more;
     d->target->carve_more_arg = d;
-    return ST_OK;
 }
 
 // The checkpoint's own head, where there is one; a list that names it insists.
@@ -86,7 +81,8 @@ static int open_mtp(struct drafts *d, const struct engine_config *c, struct err 
     struct err why = {0};
     if (!may(c, ENGINE_DRAFT_MTP)) return ST_OK;
     int st = mtp_open(&d->model, d->target, &d->lim, &why);
-    if (!st) return take_model(d, e);
+    if (!st) take_model(d);
+    if (!st) return ST_OK;
     if (st != ST_UNSUPPORTED || lists(c, ENGINE_DRAFT_MTP)) return err_set(e, st, "%s", why.msg);
     snprintf(d->rule, sizeof d->rule, "; no MTP: %.150s", why.msg);
     return ST_OK;
@@ -94,18 +90,24 @@ static int open_mtp(struct drafts *d, const struct engine_config *c, struct err 
 
 static int open_folder(struct drafts *d, const struct engine_config *c, struct err *e) {
     int st = dflash_open(&d->model, c->drafter, d->target, &d->lim, e);
-    if (!st) st = take_model(d, e);
-    if (!st && !may(c, d->model_kind))
-        st = err_set(e, ST_INVAL, "draft-kinds: wanted the drafter's own, %s, among '%s'",
-                     d->model.kind, c->draft_kinds);
-    return st;
+    if (st) return st;
+    take_model(d);
+    if (may(c, d->model.kind)) return ST_OK;
+    return err_set(e, ST_INVAL, "draft-kinds: wanted the drafter's own, %s, among '%s'",
+                   costs_kind(d->model.kind), c->draft_kinds);
 }
 
 static int open_model(struct drafts *d, const struct engine_config *c, struct err *e) {
     if (c->own_drafter) {
         d->model = *c->own_drafter;
-        return take_model(d, e);
+        take_model(d);
+        return ST_OK;
     }
+    int st = draft_vocab_make(&d->vocab, c->draft_vocab, c->model_dir, d->target->cfg->vocab, e);
+    if (st) return st;
+    d->lim.spans = d->vocab.spans;
+    d->lim.spans_count = d->vocab.count;
+    d->lim.spans_yield = !d->vocab.given;
     return is(c->drafter, "auto") ? open_mtp(d, c, e) : open_folder(d, c, e);
 }
 
@@ -119,13 +121,13 @@ static void set_rows(struct drafts *d, const struct engine_config *c) {
 // Every kind that was named is there.
 static int check_named(const struct drafts *d, const struct engine_config *c, struct err *e) {
     for (uint32_t k = 0; k < ENGINE_DRAFT_TREE; k++) {
-        bool had = k == ENGINE_DRAFT_COPY || (d->has_model && k == d->model_kind);
+        bool had = k == ENGINE_DRAFT_COPY || (d->has_model && k == d->model.kind);
         if (!all_kinds(c) && lists(c, k) && !had)
             return err_set(e, ST_INVAL,
                            "draft-kinds: wanted kinds that drafter '%.200s' has (copy%s%s), found "
                            "'%s'",
-                           c->drafter, d->has_model ? ", " : "", d->has_model ? d->model.kind : "",
-                           costs_kind(k));
+                           c->drafter, d->has_model ? ", " : "",
+                           d->has_model ? costs_kind(d->model.kind) : "", costs_kind(k));
     }
     return ST_OK;
 }
@@ -165,9 +167,9 @@ static void drop_model(struct drafts *d) {
 }
 
 bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
-    if (d->has_model && is(c->drafter, "auto") && !lists(c, d->model_kind)) {
+    if (d->has_model && is(c->drafter, "auto") && !lists(c, d->model.kind)) {
         drop_model(d);
-        snprintf(d->rule, sizeof d->rule, "; no %s: memory is short", costs_kind(d->model_kind));
+        snprintf(d->rule, sizeof d->rule, "; no %s: memory is short", costs_kind(d->model.kind));
     } else if (d->copies && !d->has_model && !lists(c, ENGINE_DRAFT_COPY)) {
         d->copies = false;
         snprintf(d->rule, sizeof d->rule, "; none: memory is short");
@@ -192,14 +194,18 @@ int drafts_read_costs(struct drafts *d, const struct engine_config *c, const cha
 }
 
 static void fill_rule(struct drafts *d) {
-    char why[DRAFT_RULE_BYTES - 80];
+    char why[DRAFT_RULE_BYTES - 110];
     snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, d->rule);
+    char ids[48] = "";
+    if (d->has_model && d->model.vocab < d->target->cfg->vocab)
+        snprintf(ids, sizeof ids, " of %u of %u ids", d->model.vocab, d->target->cfg->vocab);
     if (d->rows_max == 1)
         snprintf(d->rule, sizeof d->rule, "none%s", why);
     else
-        snprintf(d->rule, sizeof d->rule, "%s%s%s, up to %u a round and stream%s",
-                 d->has_model ? d->model.kind : "", d->has_model && d->copies ? " and " : "",
-                 d->copies ? "copies" : "", d->rows_max - 1, why);
+        snprintf(d->rule, sizeof d->rule, "%s%s%s%s, up to %u a round and stream%s",
+                 d->has_model ? costs_kind(d->model.kind) : "", ids,
+                 d->has_model && d->copies ? " and " : "", d->copies ? "copies" : "",
+                 d->rows_max - 1, why);
 }
 
 void drafts_make(struct drafts *d, uint32_t slots) {
@@ -225,7 +231,7 @@ void drafts_begin(struct drafts *d, struct stream *s, bool draft) {
     slot->model = d->has_model;
     if (d->copies) copy_draft_init(&slot->copy, &s->arena, s->total);
     draft_width_init(&slot->copy_width, ENGINE_DRAFT_COPY);
-    draft_width_init(&slot->model_width, d->model_kind);
+    draft_width_init(&slot->model_width, d->model.kind);
 }
 
 // Rows behind the anchor's whose draws could count: not past the reply's end, nor past an id that is forced.
@@ -238,7 +244,7 @@ static uint32_t room_of(const struct drafts *d, const struct stream *s) {
 
 static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                          uint32_t room) {
-    bool block = slot->model && d->model_kind != ENGINE_DRAFT_MTP;
+    bool block = slot->model && d->model.kind != ENGINE_DRAFT_MTP;
     uint32_t n =
         copy_draft_propose(&slot->copy, s->ids, s->count,
                            block ? COPY_MATCH_BLOCK : COPY_MATCH_LEAST, room, slot->ids + 1);
@@ -265,7 +271,7 @@ static void take_blocks(struct drafts *d, uint32_t asks) {
         const struct draft_ask *a = &d->asks[i];
         struct draft_slot *slot = &d->slots[a->slot];
         assert(a->ret_count <= a->want);
-        slot->kind = d->model_kind;
+        slot->kind = d->model.kind;
         slot->count = a->ret_count;
         memcpy(slot->ids + 1, a->ret_ids, a->ret_count * sizeof *a->ret_ids);
     }
@@ -304,6 +310,16 @@ void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows)
     copy_draft_result(&slot->copy, n, kept);
 }
 
+// Planted.
+static void lose_tap(const struct drafts *d, const struct run *run, const struct stream *s) {
+    const struct model *m = d->target;
+    uint64_t row = run->row + run->count - 1, bytes = (uint64_t)m->cfg->hidden * sizeof(float);
+    if (run->record || run->pos + run->count >= s->prompt_count) return;
+    for (uint32_t i = 0; i < m->taps.count; i++)
+        m->ops->fill(m->ops->ctx, m->tap_rows + (i * m->lim.rows_max + row) * bytes, 0, bytes);
+    if (m->taps.final) m->ops->fill(m->ops->ctx, m->tap_final + row * bytes, 0, bytes);
+}
+
 void drafts_absorb(struct drafts *d, const struct run *runs, uint32_t count,
                    const struct stream *streams) {
     uint32_t n = 0;
@@ -311,6 +327,7 @@ void drafts_absorb(struct drafts *d, const struct run *runs, uint32_t count,
     for (uint32_t i = 0; i < count; i++) {
         const struct stream *s = &streams[runs[i].slot];
         if (!runs[i].count || !d->slots[s->slot].model) continue;
+        if (d->lost_tap) lose_tap(d, &runs[i], s);
         d->told[n++] = (struct draft_rows){.run = runs[i], .ids = s->ids, .ids_count = s->count};
     }
     if (n) d->model.absorb(d->model.self, d->told, n);

@@ -10,6 +10,7 @@
 
 #include "worker/engine/copy_draft.h"
 #include "worker/engine/costs.h"
+#include "worker/engine/draft_vocab.h"
 #include "worker/engine/draft_width.h"
 #include "worker/engine/drafter.h"
 #include "worker/engine/engine.h"
@@ -35,10 +36,11 @@ struct draft_slot {
 
 struct drafts {
     bool copies, has_model;
-    uint32_t rows_max; // of a stream's window; 1: there are no drafts
-    struct drafter model;
-    enum engine_draft model_kind;
+    bool lost_tap;        // planted: see ENGINE_FAULT_LOST_TAP
+    uint32_t rows_max;    // of a stream's window; 1: there are no drafts
+    struct drafter model; // its kind stays when it is gone
     uint64_t model_bytes; // of the arena, taps left out
+    struct draft_vocab vocab;
     struct drafter_limits lim;
     struct costs costs;
     struct model *target;

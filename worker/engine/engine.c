@@ -198,7 +198,8 @@ static void fill_info(struct engine *eng) {
     info->draft_rule = eng->drafts.rule;
     info->draft_rows = eng->drafts.rows_max;
     info->drafter_bytes = eng->drafts.model_bytes;
-    info->drafter = eng->drafts.has_model ? eng->drafts.model.kind : NULL;
+    info->drafter = eng->drafts.has_model ? costs_kind(eng->drafts.model.kind) : NULL;
+    info->drafter_kind = eng->drafts.model.kind;
     info->drafter_ids_max = eng->drafts.has_model ? eng->drafts.model.ids_max : 0;
     fill_memory(eng);
 }
@@ -248,6 +249,7 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
     eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
     eng->model.window_rope = config->fault == ENGINE_FAULT_WINDOW_ROPE;
+    eng->drafts.lost_tap = config->fault == ENGINE_FAULT_LOST_TAP;
     *ret = eng;
     return ST_OK;
 }

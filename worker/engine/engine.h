@@ -39,6 +39,7 @@ struct engine_config {
         draft_rows;    // of one stream's window in a round, 2 .. ENGINE_WINDOW_ROWS_MAX; 0: default
     const char *costs; // file (costs.h); NULL or "": what is built in
     uint64_t drafter_quantize_min; // see drafter.h
+    const char *draft_vocab;       // "auto" (or NULL), "all" or spans: draft_vocab.h
     const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
@@ -62,6 +63,7 @@ enum engine_fault {
     ENGINE_FAULT_SHORT_S, // a commit of windows passes one row too few to one DeltaNet layer's matrices
     ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_WINDOW_ROPE, // rows of a window behind its first are rotated by one position too many
+    ENGINE_FAULT_LOST_TAP, // of each prompt chunk but the last the drafter gets a last row of zeros
     ENGINE_FAULT_END,
 };
 
@@ -114,8 +116,9 @@ struct engine_info {
     const char *draft_rule;     // where drafts come from, and why not from elsewhere
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
     const char *drafter;        // its kind; NULL: there is none
-    uint32_t drafter_ids_max;   // of one block
-    uint64_t drafter_bytes;     // of the arena: the drafter's own
+    enum engine_draft drafter_kind;
+    uint32_t drafter_ids_max; // of one block
+    uint64_t drafter_bytes;   // of the arena: the drafter's own
 };
 
 struct engine_thought { // a bound on the thought that the prompt ends in

@@ -16,10 +16,10 @@
 #include "kernels/linear/linear.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
-#include "kernels/sample/draw.h"
-#include "kernels/sample/sample.h"
 #include "worker/engine/carve.h"
 #include "worker/engine/checkpoint.h"
+#include "worker/engine/draft_choice.h"
+#include "worker/engine/draft_head.h"
 #include "worker/engine/drafter.h"
 #include "worker/engine/model_config.h"
 #include "worker/engine/round.h"
@@ -30,33 +30,32 @@
 enum {
     F32 = sizeof(float),
     IDS_MAX = 7, // of a chain: published ones are 2 to 4, a well trained head lands most of these
+    TOP = 16,    // candidates of a draft
 };
 
 struct slot {
     uint32_t held;   // rows of the target that were absorbed
     uint32_t filled; // rows of the head: held, or held - 1 while the next token is not known
+    bool gap;        // rows came that it was not told of: nothing is proposed until it begins anew
 };
 
 struct mtp {
     struct model *m;
     struct mtp_weights w;
-    uint64_t row_bytes;  // of a hidden row
-    uint32_t *used_bits; // ids that may be proposed; NULL: all
-    devptr used;         // the same on the device, where it draws
-    struct round round;  // of a forward of the head
-    devptr in;           // [rows_max, D] hidden rows that the forward takes
-    devptr *to;          // [slots] where o of each pick goes
-    devptr hid;          // [slots, D] the last absorbed row of the target
-    devptr out;          // [slots, D] o of the last filled row
-    devptr chain;        // [slots, D] o of the last row of each ask's chain
+    uint64_t row_bytes; // of a hidden row
+    struct draft_head head;
+    struct round round; // of a forward of the head
+    devptr in;          // [rows_max, D] hidden rows that the forward takes
+    devptr *to;         // [slots] where o of each pick goes
+    devptr hid;         // [slots, D] the last absorbed row of the target
+    devptr out;         // [slots, D] o of the last filled row
+    devptr chain;       // [slots, D] o of the last row of each ask's chain
     devptr kv;
     struct slot *slots;
-    uint32_t *pages;       // [pages_per_slot]
-    uint32_t *live;        // [slots] asks whose chains go on
-    struct draw_row *rows; // [head_rows_max]
-    uint32_t *ids;         // [head_rows_max]
-    float *logits;         // [V], one row on the host
-    struct sample *sample;
+    uint32_t *pages; // [pages_per_slot]
+    uint32_t *live;  // [slots] asks whose chains go on
+    uint32_t *ids;   // [head_rows_max, TOP] candidates of rows
+    float *values;   // [head_rows_max, TOP] their logits
 };
 
 static devptr row_of(const struct mtp *t, devptr base, uint64_t idx) {
@@ -137,6 +136,7 @@ static void absorb_run(struct mtp *t, const struct draft_rows *rows) {
     const struct run *run = &rows->run;
     struct slot *s = &t->slots[run->slot];
     if (!run->pos) *s = (struct slot){0};
+    if (s->gap) return;
     assert(s->held == run->pos && s->held - s->filled <= 1);
     uint32_t end = run->pos + run->count, known = rows->ids_count > end ? end : end - 1;
     while (s->filled < known) {
@@ -161,6 +161,7 @@ static void fill_waiting(struct mtp *t, const struct draft_ask *asks, uint32_t c
     for (uint32_t i = 0; i < count; i++) {
         const struct draft_ask *a = &asks[i];
         struct slot *s = &t->slots[a->slot];
+        if (s->gap) continue;
         assert(s->held && s->held == a->pos);
         if (s->filled == s->held) continue;
         devptr to = add(t, a->slot, s->filled, &a->anchor, 1, row_of(t, t->out, a->slot));
@@ -170,45 +171,12 @@ static void fill_waiting(struct mtp *t, const struct draft_ask *asks, uint32_t c
     forward(t);
 }
 
-// A row's draw by the device takes no filter: what it proposes may then lie outside them, which costs a draft.
-static struct draw_row draw_row(const struct draft_ask *a) {
-    const struct sample_params *p = a->sampling;
-    return (struct draw_row){.temperature = p->top_k == 1 ? 0 : p->temperature,
-                             .min_p = p->min_p,
-                             .seed = p->seed,
-                             .position = (uint64_t)a->pos + 1 + a->ret_count};
-}
-
-static void draw_on_device(struct mtp *t, const struct draft_ask *asks, const uint32_t *live,
-                           uint32_t count) {
-    const struct model *m = t->m;
-    const struct ops *o = m->ops;
-    for (uint32_t i = 0; i < count; i++) {
-        t->rows[i] = draw_row(&asks[live[i]]);
-        t->ids[i] = 0; // what a device that has failed leaves
-    }
-    o->write(o->ctx, m->draw_rows, t->rows, count * sizeof *t->rows);
-    o->draw(o->ctx, &(struct draw_args){.logits = m->logits,
-                                        .rows = m->draw_rows,
-                                        .used_bits = t->used_bits ? t->used : 0,
-                                        .ids = m->draw_ids,
-                                        .rows_count = count,
-                                        .vocab = m->w.head.rows});
-    o->read(o->ctx, t->ids, m->draw_ids, count * sizeof *t->ids);
-}
-
-// As the target's row will be drawn from, penalties left out.
-static void draw_on_host(struct mtp *t, const struct draft_ask *asks, const uint32_t *live,
-                         uint32_t count) {
-    const struct model *m = t->m;
-    uint64_t bytes = (uint64_t)m->w.head.rows * F32;
-    struct sample_mask mask = {.used_bits = t->used_bits};
-    for (uint32_t i = 0; i < count; i++) {
-        const struct draft_ask *a = &asks[live[i]];
-        m->ops->read(m->ops->ctx, t->logits, m->logits + i * bytes, bytes);
-        t->ids[i] = sample_draw(t->sample, t->logits, a->sampling, NULL, &mask,
-                                (uint64_t)a->pos + 1 + a->ret_count);
-    }
+// One of a row's candidates, as the target will draw there; penalties are left out.
+static void choose(struct mtp *t, struct draft_ask *a, uint32_t row) {
+    const uint32_t *ids = t->ids + row * TOP;
+    uint32_t at = draft_choice(ids, t->values + row * TOP, TOP, a->sampling,
+                               (uint64_t)a->pos + 1 + a->ret_count);
+    a->ret_ids[a->ret_count++] = ids[at];
 }
 
 // The next id of each live chain, from the o that it ends in.
@@ -219,26 +187,18 @@ static void draw(struct mtp *t, struct draft_ask *asks, uint32_t live_count) {
         n = min_u32(m->lim.head_rows_max, live_count - first);
         for (uint32_t i = 0; i < n; i++)
             copy_rows(t, row_of(t, m->head_x, i), row_of(t, t->chain, live[i]), 1);
-        m->ops->linear(m->ops->ctx,
-                       &(struct linear_args){.x = m->head_x,
-                                             .rows = n,
-                                             .parts_count = 1,
-                                             .parts = {{.w = m->w.head, .y = m->logits}}});
-        if (m->ops->draw)
-            draw_on_device(t, asks, live, n);
-        else
-            draw_on_host(t, asks, live, n);
-        for (uint32_t i = 0; i < n; i++) {
-            struct draft_ask *a = &asks[live[i]];
-            a->ret_ids[a->ret_count++] = t->ids[i];
-        }
+        draft_head_run(&t->head, m->head_x, n);
+        m->ops->read(m->ops->ctx, t->ids, t->head.ids, n * TOP * sizeof *t->ids);
+        m->ops->read(m->ops->ctx, t->values, t->head.values, n * TOP * sizeof *t->values);
+        for (uint32_t i = 0; i < n; i++) choose(t, &asks[live[i]], i);
     }
 }
 
 static uint32_t find_live(struct mtp *t, const struct draft_ask *asks, uint32_t count) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (asks[i].ret_count < min_u32(asks[i].want, IDS_MAX)) t->live[n++] = i;
+        if (!t->slots[asks[i].slot].gap && asks[i].ret_count < min_u32(asks[i].want, IDS_MAX))
+            t->live[n++] = i;
     return n;
 }
 
@@ -280,7 +240,7 @@ static void mtp_carve(void *self, struct carve *c) {
     t->hid = carve_take(c, m->lim.slots * t->row_bytes);
     t->out = carve_take(c, m->lim.slots * t->row_bytes);
     t->chain = carve_take(c, m->lim.slots * t->row_bytes);
-    t->used = carve_take(c, ceil_div_u32(m->cfg->vocab, 32) * sizeof *t->used_bits);
+    draft_head_carve_in(&t->head, c, m->lim.head_rows_max, m->logits);
     carve_begin(c, "mtp kv blocks");
     t->kv = carve_take(c, m->lim.pages * model_kv_layer_page_bytes(m));
 }
@@ -299,20 +259,14 @@ static void make_tables(struct mtp *t) {
     t->slots = mem_calloc(m->lim.slots, sizeof *t->slots);
     t->live = mem_calloc(m->lim.slots, sizeof *t->live);
     t->pages = mem_calloc(m->lim.pages_per_slot, sizeof *t->pages);
-    t->rows = mem_calloc(m->lim.head_rows_max, sizeof *t->rows);
-    t->ids = mem_calloc(m->lim.head_rows_max, sizeof *t->ids);
-    t->logits = mem_calloc(m->w.head.rows, sizeof *t->logits);
-    t->sample = sample_new(m->w.head.rows);
+    t->ids = mem_calloc((size_t)m->lim.head_rows_max * TOP, sizeof *t->ids);
+    t->values = mem_calloc((size_t)m->lim.head_rows_max * TOP, sizeof *t->values);
 }
 
 static int mtp_load(void *self, struct err *e) {
     struct mtp *t = self;
-    const struct ops *o = t->m->ops;
     make_tables(t);
-    if (t->used_bits)
-        o->write(o->ctx, t->used, t->used_bits,
-                 ceil_div_u32(t->m->cfg->vocab, 32) * sizeof *t->used_bits);
-    return weights_mtp_fill(&t->w, t->m->ckpt, o, e);
+    return weights_mtp_fill(&t->w, t->m->ckpt, t->m->ops, e);
 }
 
 /* State: the last absorbed row of the target, then keys and values page after page. The last row of the head in it was
@@ -359,6 +313,10 @@ static void mtp_state_read(void *self, uint32_t slot, uint32_t rows, void *ret) 
 static void mtp_state_write(void *self, uint32_t slot, uint32_t rows, const void *p) {
     struct mtp *t = self;
     assert(rows);
+    if (!p) {
+        t->slots[slot] = (struct slot){.gap = true};
+        return;
+    }
     move_state(t, slot, rows, &(struct move){t->m->ops, (char *)p, false});
     t->slots[slot] = (struct slot){.held = rows, .filled = rows - 1};
 }
@@ -367,38 +325,32 @@ static void mtp_close(void *self) {
     struct mtp *t = self;
     weights_mtp_fini(&t->w);
     round_fini(&t->round);
-    sample_free(t->sample);
-    free(t->used_bits);
     free(t->to);
     free(t->slots);
     free(t->live);
     free(t->pages);
-    free(t->rows);
     free(t->ids);
-    free(t->logits);
+    free(t->values);
     free(t);
-}
-
-static void take_spans(struct mtp *t, const struct drafter_limits *lim) {
-    if (!lim->spans_count) return;
-    t->used_bits = mem_calloc(ceil_div_u32(t->m->cfg->vocab, 32), sizeof *t->used_bits);
-    for (uint32_t i = 0; i < lim->spans_count; i++)
-        for (uint32_t k = 0; k < lim->spans[i].count; k++) {
-            uint32_t id = lim->spans[i].first + k;
-            if (id < t->m->cfg->vocab) t->used_bits[id / 32] |= 1u << id % 32;
-        }
 }
 
 int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *lim,
              struct err *e) {
+    struct draft_head head;
     int st = checkpoint_check_mtp(m->ckpt, e);
+    if (!st && !m->ops->draft_top)
+        st = err_set(e, ST_UNSUPPORTED,
+                     "MTP head on '%s': wanted the operation 'draft_top', found none in this "
+                     "build's backend",
+                     m->ops->device);
+    if (!st) st = draft_head_init(&head, m, lim->spans, lim->spans_count, TOP, e);
     if (st) return st;
     struct mtp *t = mem_calloc(1, sizeof *t);
-    *t = (struct mtp){.m = m, .row_bytes = (uint64_t)m->cfg->hidden * F32};
-    take_spans(t, lim);
+    *t = (struct mtp){.m = m, .head = head, .row_bytes = (uint64_t)m->cfg->hidden * F32};
     *ret = (struct drafter){.self = t,
-                            .kind = "mtp",
+                            .kind = ENGINE_DRAFT_MTP,
                             .ids_max = IDS_MAX,
+                            .vocab = draft_head_ids(&head),
                             .taps = {.final = true},
                             .carve = mtp_carve,
                             .load = mtp_load,

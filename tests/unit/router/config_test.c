@@ -1,5 +1,6 @@
 /* Settings: what is handed on to workers, and where the sockets live. */
 #include "common/err.h"
+#include "common/strbuf.h"
 #include "router/config.h"
 #include "tests/lib/test.h"
 
@@ -53,6 +54,51 @@ TEST(a_wrong_setting_is_named) {
         CHECK_HAS(e.msg, refused[i].says);
         config_fini(&c);
     }
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "we");
+    CHECK(f != NULL);
+    fputs(text, f);
+    fclose(f);
+}
+
+// What a reload may take over it does, in a config of its own: the ops thread may be reading the old one.
+TEST(a_reload_makes_another_config_of_what_may_change) {
+    char path[] = "/tmp/ry-conf-XXXXXX", flag[64];
+    close(mkstemp(path));
+    snprintf(flag, sizeof flag, "--config=%s", path);
+    write_file(path, "queue.wait_s = 17\nworkers = 0\n");
+    char *argv[] = {arg("MODEL"), arg(flag), arg("--drain.settle_s=2")};
+    struct config first;
+    struct config *next = NULL, *last = NULL;
+    struct strbuf changed = {0}, kept = {0};
+    struct err e = {0};
+    CHECK_OK(config_init(&first, 3, argv, &e), e);
+    first.workers = 4; // as the start fills it in
+    CHECK_OK(config_reload(&next, &first, &changed, &kept, &e), e);
+    CHECK(next == NULL);
+    write_file(path, "queue.wait_s = 0.1\nlog.level = debug\ndrain.settle_s = 9\n"
+                     "api.listen = :1\nauth.keys = secret\n");
+    CHECK_OK(config_reload(&next, &first, &changed, &kept, &e), e);
+    CHECK(next != NULL && next->replaced == &first);
+    CHECK_STR(strbuf_str(&changed), "queue.wait_s log.level");
+    CHECK_STR(strbuf_str(&kept), "api.listen auth.keys");
+    CHECK(first.queue_wait_s == 17 && next->queue_wait_s == 0.1 && next->settle_s == 2);
+    CHECK_STR(next->log_level, "debug");
+    CHECK_STR(next->api_listen, first.api_listen);
+    CHECK_EQ(next->workers, 4);
+    CHECK_STR(next->model, "MODEL");
+    write_file(path, "queue.wait_s = soon\n");
+    CHECK_EQ(config_reload(&last, next, &changed, &kept, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "queue.wait_s");
+    unlink(path);
+    CHECK_EQ(config_reload(&last, next, &changed, &kept, &e), ST_NOT_FOUND);
+    CHECK(last == NULL);
+    config_free_reloaded(next);
+    config_fini(&first);
+    strbuf_fini(&changed);
+    strbuf_fini(&kept);
 }
 
 static int make(const char *path, struct config *c, bool *temporary, struct err *e) {

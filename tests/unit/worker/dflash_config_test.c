@@ -367,3 +367,41 @@ TEST(folders_without_files_and_backends_without_operations_are_refused) {
     tiny_files_fini(&f);
     bed_close(&b);
 }
+
+// As inspect looks at one: no model stands beside it.
+TEST(without_a_target_a_config_is_held_against_itself) {
+    struct tiny_files f;
+    struct strbuf text = {0};
+    struct dflash_config c;
+    struct err e = {0};
+    tiny_files_make(&f, true, SLIDING, "");
+    CHECK(dflash_config_is(f.config, strlen(f.config)));
+    CHECK_OK(dflash_config_parse(&c, "x", f.config, strlen(f.config), NULL, &e), e);
+    CHECK_EQ(c.target_layers, TINY_TARGET_LAYERS);
+    CHECK_EQ(c.hidden, TINY_D);
+    CHECK_EQ(c.vocab, TINY_VOCAB);
+    replaced(&text, f.config, "\"num_target_layers\": 4, ", "");
+    CHECK_EQ(dflash_config_parse(&c, "x", strbuf_str(&text), text.len, NULL, &e), ST_CORRUPT);
+    CHECK_HAS(e.msg, "num_target_layers: wanted a number, without a target to look at");
+    e = (struct err){0};
+    replaced(&text, f.config, "[0, 1]", "[0, 4]");
+    CHECK_EQ(dflash_config_parse(&c, "x", strbuf_str(&text), text.len, NULL, &e), ST_INVAL);
+    CHECK_HAS(e.msg, "wanted layers 0 to 3 of the target, found 4");
+    strbuf_fini(&text);
+    tiny_files_fini(&f);
+}
+
+TEST(a_drafter_s_config_is_told_from_others) {
+    static const struct {
+        const char *text;
+        bool is;
+    } cases[] = {{"{\"architectures\": [\"DFlashDraftModel\"]}", true},
+                 {"{\"architectures\": [\"DFlash9DraftModel\"]}", true},
+                 {"{\"dflash_config\": {}}", true},
+                 {"{\"architectures\": [\"Qwen3_5ForCausalLM\"]}", false},
+                 {"{\"architectures\": [7]}", false},
+                 {"[]", false},
+                 {"{", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_EQ(dflash_config_is(cases[i].text, strlen(cases[i].text)), cases[i].is);
+}

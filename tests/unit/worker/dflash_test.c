@@ -249,7 +249,7 @@ TEST(the_counter_fills_as_the_vectors_say) {
 TEST(dflash_with_full_layers_gives_the_known_numbers) {
     struct bed b;
     bed_open(&b, false, FULL, "");
-    CHECK_STR(b.drafter.kind, "dflash");
+    CHECK_EQ(b.drafter.kind, ENGINE_DRAFT_DFLASH);
     CHECK_EQ(b.drafter.ids_max, 3);
     absorb(&b, 1, 0, ROWS);
     check_context(&b);
@@ -307,7 +307,7 @@ TEST(dflash2_gives_the_known_numbers_and_paths) {
     struct sample_params sampled = {.temperature = 1, .top_p = 1, .seed = 1234};
     struct bed b;
     bed_open(&b, true, SLIDING, "\"is_causal\": false, ");
-    CHECK_STR(b.drafter.kind, "dflash2");
+    CHECK_EQ(b.drafter.kind, ENGINE_DRAFT_DFLASH2);
     absorb(&b, 1, 0, ROWS);
     check_context(&b);
     check_block(&b, &(struct vectors){{-1.308672, 0.415497, 0.946707, 0.718301},
