@@ -125,8 +125,8 @@ TEST(a_ping_is_answered_while_a_round_is_still_running) {
     set_up((struct bed_setup){.spawn = true, .flags = {"x,round_ms=3500"}});
     wait_ready();
     CHECK_OK(bed_submit(0, 1, 1, 2), bed.submit_err);
-    uint64_t seq = bed_rank(0)->pong_seq;
-    BED_UNTIL(bed_rank(0)->pong_seq >= seq + 2);
+    uint64_t seq = bed_rank(0)->health.pong_seq;
+    BED_UNTIL(bed_rank(0)->health.pong_seq >= seq + 2);
     CHECK_EQ(bed.streams[1].filled, 0); // the first round has not ended
     bed_tear_down();
 }
