@@ -58,7 +58,7 @@ static void read_sizes(struct json_reader *r, struct dflash_config *c,
     c->intermediate = json_read_needed_u32(r, "intermediate_size", 1, MODEL_WIDTH_MAX);
     c->layers = json_read_needed_u32(r, "num_hidden_layers", 1, DFLASH_LAYERS_MAX);
     c->heads = json_read_needed_u32(r, "num_attention_heads", 1, MODEL_HEADS_MAX);
-    c->kv_heads = json_read_u32(r, "num_key_value_heads", c->heads, 1, MODEL_HEADS_MAX);
+    c->kv_heads = json_read_u32(r, "num_key_value_heads", c->heads, 1 - PLANTED, MODEL_HEADS_MAX);
     c->head_dim = json_read_u32(r, "head_dim", c->hidden / c->heads, 2, DRAFT_HEAD_DIM_MAX);
     c->rms_norm_eps = json_read_real(r, "rms_norm_eps", 1e-6, 1e-12, 1e-2);
     if (c->heads % c->kv_heads)
@@ -250,7 +250,7 @@ static void read_v2(const struct places *p, struct dflash_config *c) {
     c->top = TOP_V1;
     if (!c->v2) return;
     c->conv_taps = json_read_needed_u32(r, "conv_kernel_size", 1, DRAFT_CONV_TAPS_MAX);
-    c->conv_group = json_read_needed_u32(r, "conv_group_size", 1 - PLANTED, MODEL_HIDDEN_MAX);
+    c->conv_group = json_read_needed_u32(r, "conv_group_size", 1, MODEL_HIDDEN_MAX);
     c->rank = json_read_needed_u32(r, "selector_rank", 1, MODEL_WIDTH_MAX);
     c->top = json_read_needed_u32(r, "selector_top_k", 1, DRAFT_TOP_MAX);
     if (c->hidden % c->conv_group)
