@@ -255,6 +255,9 @@ def inspect_tells_what_a_drafter_is():
 
 @test
 def settings_that_cannot_be_are_refused_by_name():
+    status, _, err = run_program("bench", "engine", MODEL, "--context=600", "--drafter=none", "--draft-kinds=copy")
+    check(status != 0, "a kind of no drafter")
+    check_in("beside drafter 'none', found 'copy'", err, "a kind of no drafter")
     for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "wanted at least 16 ids, found 10"),
                        ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
                        ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),

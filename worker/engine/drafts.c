@@ -138,6 +138,10 @@ int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c
     d->lim.quantize_min = c->drafter_quantize_min;
     costs_builtin(&d->costs);
     int st = check_kinds(c, e);
+    if (!st && no_drafts(c) && !all_kinds(c))
+        st = err_set(e, ST_INVAL,
+                     "draft-kinds: wanted all, or a drafter, beside drafter 'none', found '%s'",
+                     c->draft_kinds);
     if (st || no_drafts(c)) return st;
     if (c->draft_rows > ENGINE_WINDOW_ROWS_MAX || c->draft_rows == 1)
         return err_set(e, ST_INVAL, "draft-rows: wanted 2 to %d, found %u", ENGINE_WINDOW_ROWS_MAX,

@@ -5,7 +5,6 @@
 #include "common/mem.h"
 #include "tests/golden/golden.h"
 #include "tests/lib/engine_drive.h"
-#include "tests/lib/sanitized.h"
 #include "tests/lib/test.h"
 #include "worker/engine/costs.h"
 
@@ -17,8 +16,8 @@
 enum {
     CROWD = 8,
     PROMPT_MAX = 512,
-    TOKENS = SANITIZED ? 16 : 120,
-    ENOUGH = SANITIZED ? 10 : 1000, // kept, and wound back, of each kind
+    TOKENS = 120,
+    ENOUGH = 1000, // kept, and wound back, of each kind
     CONTEXT = 704,
     END_OF_TURN = 4002,
     END_OF_THOUGHT = 4025,
