@@ -274,11 +274,11 @@ def h2_post(c, length=None):
     return number
 
 
-def h2_fill(c, number, bytes_max):
-    """Sends body until there is an answer; returns the bytes sent."""
+def h2_fill(c, number, bytes_max, ended=lambda r: r.status or r.done):
+    """Sends body until there is an answer, or what ended says of it; returns the bytes sent."""
     sent = 0
     r = c.streams[number]
-    while not r.status and not r.done and sent < bytes_max:
+    while not ended(r) and sent < bytes_max:
         room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size, bytes_max - sent)
         if room:
             c.h.send_data(number, b" " * room)
@@ -322,15 +322,7 @@ def over_http2_who_goes_on_sending_behind_the_413_still_gets_it():
         with Http2(s.port) as c:
             number = h2_post(c)
             r = c.streams[number]
-            sent = 0
-            while not r.was_reset and sent < 128 << 20:
-                room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size)
-                if room:
-                    c.h.send_data(number, b" " * room)
-                    c.flush()
-                    sent += room
-                if not room or select.select([c.s], [], [], 0)[0]:
-                    c.pump()
+            sent = h2_fill(c, number, 128 << 20, lambda r: r.was_reset)
             check_eq((r.status, r.json()["error"]["code"], r.was_reset), (413, "body_too_large", True), "one that never ends")
             check_eq(r.reset_code, 0, "its reset says no error")
             check(sent > 32 << 20, lambda: f"it was reset after {sent} bytes")
