@@ -13,6 +13,21 @@ template <class T> DEVICE_FN T *device_ptr(devptr p) {
     return reinterpret_cast<T *>(p);
 }
 
+/* Launches that overlap (launch.early): device_wait_prior waits until the launch before has ended and its stores are seen; what
+ * it wrote must not be read, and nothing it reads be written, before. Every thread of every block of an early kernel calls it. device_let_next
+ * lets the next launch start its blocks where there is room; it may be called at any time. Neither does anything before sm_90. */
+DEVICE_FN void device_wait_prior() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE_FN void device_let_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 DEVICE_FN uint16_t device_to_f16(float x) { // arith_to_f16
     float c = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
     uint16_t h;

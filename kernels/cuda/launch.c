@@ -18,6 +18,7 @@ struct launch *launch_add(struct launch_list *l, const char *kernel, const void 
     n->kernel = kernel;
     for (int i = 0; i < 3; i++) n->grid[i] = n->block[i] = 1;
     n->shared_bytes = 0;
+    n->early = false;
     n->params_bytes = params_bytes;
     memcpy(n->params, params, params_bytes);
     return n;

@@ -4,6 +4,7 @@
  * What decides bits (order of sums, K split, count of warps) follows the weight's shape alone, never the rows of the
  * call or the count of multiprocessors. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/types.h"
@@ -34,6 +35,7 @@ struct launch {
     const char *kernel; // a literal: its name in the fatbin
     uint32_t grid[3], block[3];
     uint32_t shared_bytes; // dynamic
+    bool early; // may start before the one before has ended: the kernel calls device_wait_prior
     uint32_t params_bytes;
     _Alignas(16) unsigned char params[LAUNCH_PARAMS_MAX]; // the kernel's one argument, by value
 };
