@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_UNIT_BYTES = 256 << 10 }; // of a thread's memcpy
+enum {
+    COPY_UNIT_BYTES = 256 << 10, // of a thread's memcpy
+    OVERLAP_SM_MIN = 90,         // launches overlap from here on
+};
 
 static void check(struct cuda *c, cu_result r, const char *what) {
     if (!r || c->failed) return;
@@ -81,8 +84,12 @@ static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
         c->functions[i] = NULL;
         return ST_OK;
     }
+    int ptx = 0;
     if (!r)
         r = c->d->func_set(c->functions[i], CU_FUNC_SHARED_MAX, (int)(c->arch.shared_max - fixed));
+    if (!r) r = c->d->func_get(&ptx, CU_FUNC_PTX_VERSION, c->functions[i]);
+    // What the driver made of the PTX does not wait, and so may not be early.
+    c->overlaps[i] = on && on->waits && ptx >= OVERLAP_SM_MIN;
     if (!r) return ST_OK;
     fail(c, r, k->name, e);
     return e ? (int)e->st : ST_DEVICE;
@@ -91,6 +98,7 @@ static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
 static int load_modules(struct cuda *c, struct err *e) {
     c->modules = mem_calloc(cuda_images_count + 1, sizeof *c->modules);
     c->functions = mem_calloc(cuda_kernels_count + 1, sizeof *c->functions);
+    c->overlaps = mem_calloc(cuda_kernels_count + 1, sizeof *c->overlaps);
     for (uint32_t i = 0; i < cuda_images_count; i++) {
         cu_result r = c->d->module_load(&c->modules[i], cuda_images[i].data);
         if (!r) continue;
@@ -142,6 +150,7 @@ void cuda_close(struct cuda *c) {
     if (c->ctx) c->d->ctx_release(c->device);
     free(c->modules);
     free(c->functions);
+    free(c->overlaps);
     *c = (struct cuda){0};
 }
 
@@ -280,10 +289,15 @@ static void launch_one(struct cuda *c, const char *op, const struct launch *l) {
     }
     assert(!k || k->archs_count == 0 || k->archs[0].params_bytes == l->params_bytes);
     void *params[] = {(void *)l->params};
-    check(c,
-          c->d->launch(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-                       l->shared_bytes, c->stream, params, NULL),
-          l->kernel);
+    struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAP, .value.flag = 1};
+    struct cu_launch_config config = {.grid = {l->grid[0], l->grid[1], l->grid[2]},
+                                      .block = {l->block[0], l->block[1], l->block[2]},
+                                      .shared_bytes = l->shared_bytes,
+                                      .stream = c->stream,
+                                      .attributes = &overlap,
+                                      .attributes_count =
+                                          l->early && k && c->overlaps[k - cuda_kernels]};
+    check(c, c->d->launch(&config, f, params, NULL), l->kernel);
 }
 
 void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l) {

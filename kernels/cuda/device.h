@@ -29,6 +29,7 @@ struct cuda {
     cu_stream stream;
     cu_module *modules;     // [cuda_images_count]
     cu_function *functions; // [cuda_kernels_count]; NULL: not for this GPU
+    bool *overlaps;         // ... a launch of it may be early
     struct cuda_arch arch;
     bool unified; // host and device share one memory
     char name[128], variant[16];

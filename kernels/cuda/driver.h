@@ -3,6 +3,7 @@
  * So one binary runs with and without a GPU, and a test puts a table of its own in its place (tests/lib/cuda_mock.h).
  * Types, values and signatures are the driver's ABI (CUDA driver API reference); names follow its functions. Any thread. */
 #pragma once
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,27 @@ typedef struct cu_graph_exec_st *cu_graph_exec;
 struct cu_uuid {
     unsigned char bytes[16];
 };
+
+struct cu_launch_attribute { // CUlaunchAttribute
+    int id;
+    char pad[4];
+    union {
+        uint64_t whole[8];
+        int flag;
+    } value;
+};
+
+struct cu_launch_config { // CUlaunchConfig
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    cu_stream stream;
+    const struct cu_launch_attribute *attributes;
+    unsigned attributes_count;
+};
+
+static_assert(sizeof(struct cu_launch_attribute) == 72, "as in cuda.h");
+static_assert(offsetof(struct cu_launch_config, stream) == 32, "as in cuda.h");
+static_assert(sizeof(struct cu_launch_config) == 56, "as in cuda.h");
 
 enum {
     CU_SUCCESS = 0,
@@ -47,7 +69,9 @@ enum {
     CU_HOST_ALLOC_PORTABLE = 1,
     CU_HOST_ALLOC_DEVICEMAP = 2,
     CU_CAPTURE_THREAD_LOCAL = 1,
-    CU_FUNC_SHARED_MAX = 8, // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    CU_FUNC_PTX_VERSION = 5, // CU_FUNC_ATTRIBUTE_PTX_VERSION: 80 for what was compiled for sm_80
+    CU_FUNC_SHARED_MAX = 8,  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    CU_LAUNCH_OVERLAP = 6,   // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 };
 
 // X(field, symbol of the driver, arguments). All return cu_result.
@@ -70,9 +94,9 @@ enum {
     X(module_unload, "cuModuleUnload", (cu_module m))                                              \
     X(module_function, "cuModuleGetFunction", (cu_function * ret, cu_module m, const char *name))  \
     X(func_set, "cuFuncSetAttribute", (cu_function f, int attribute, int value))                   \
-    X(launch, "cuLaunchKernel",                                                                    \
-      (cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
-       unsigned bz, unsigned shared_bytes, cu_stream s, void **params, void **extra))              \
+    X(func_get, "cuFuncGetAttribute", (int *ret, int attribute, cu_function f))                    \
+    X(launch, "cuLaunchKernelEx",                                                                  \
+      (const struct cu_launch_config *c, cu_function f, void **params, void **extra))              \
     X(mem_alloc, "cuMemAlloc_v2", (cu_ptr * ret, size_t bytes))                                    \
     X(mem_free, "cuMemFree_v2", (cu_ptr p))                                                        \
     X(mem_info, "cuMemGetInfo_v2", (size_t * ret_free, size_t * ret_total))                        \

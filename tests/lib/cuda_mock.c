@@ -174,24 +174,54 @@ static cu_result mock_func_set(cu_function f, int attribute, int value) {
     return enter(CU_ERROR_INVALID_VALUE);
 }
 
-static cu_result mock_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                             unsigned by, unsigned bz, unsigned shared_bytes, cu_stream s,
-                             void **params, void **extra) {
+static cu_result mock_func_get(int *ret, int attribute, cu_function f) {
+    if (attribute != CU_FUNC_PTX_VERSION)
+        return wrong(CU_ERROR_INVALID_VALUE, "function attribute %d", attribute);
+    const struct cuda_kernel *k = &cuda_kernels[(uintptr_t)f - 1];
+    const struct cuda_kernel_arch *on = cuda_kernel_on(k, mock.c.arch.sm);
+    *ret = mock.c.from_ptx || !on ? 80 : (int)on->sm;
+    return enter(CU_ERROR_INVALID_VALUE);
+}
+
+// One that is to overlap the launch before, and was not compiled to wait for it.
+static cu_result check_overlap(const struct cu_launch_config *c, const struct cuda_kernel *k) {
+    const struct cuda_kernel_arch *on = k ? cuda_kernel_on(k, mock.c.arch.sm) : NULL;
+    for (unsigned i = 0; i < c->attributes_count; i++) {
+        const struct cu_launch_attribute *a = &c->attributes[i];
+        if (a->id != CU_LAUNCH_OVERLAP || a->value.flag != 1)
+            return wrong(CU_ERROR_INVALID_VALUE, "launch attribute %d", a->id);
+        if (!on || !on->waits || mock.c.from_ptx || mock.c.arch.sm < 90)
+            return wrong(CU_ERROR_INVALID_VALUE, "%s: early, and does not wait", k ? k->name : "");
+        mock.n.early_launches++;
+    }
+    return CU_SUCCESS;
+}
+
+static cu_result check_launch(const struct cu_launch_config *c, uintptr_t i) {
+    const unsigned *g = c->grid, *b = c->block;
+    if (!g[0] || !g[1] || !g[2] || g[1] > 65535 || g[2] > 65535 ||
+        (uint64_t)b[0] * b[1] * b[2] > 1024 || !b[0] || !b[1] || !b[2] ||
+        (cuda_kernels_count && c->shared_bytes > mock.shared[i]))
+        return wrong(CU_ERROR_INVALID_VALUE, "%s: grid %u %u %u, block %u %u %u, %u bytes shared",
+                     cuda_kernels[i].name, g[0], g[1], g[2], b[0], b[1], b[2], c->shared_bytes);
+    return check_overlap(c, cuda_kernels_count ? &cuda_kernels[i] : NULL);
+}
+
+static cu_result mock_launch(const struct cu_launch_config *c, cu_function f, void **params,
+                             void **extra) {
     uintptr_t i = (uintptr_t)f - 1;
     cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
-    if (!r) r = check_stream(s);
+    if (!r) r = check_stream(c->stream);
     if (r) return r;
     if (!cuda_kernels_count)
         i = 0; // a build without kernels: launches are counted all the same
     else if (i >= cuda_kernels_count)
         return wrong(CU_ERROR_INVALID_HANDLE, "launch of no kernel");
-    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 || !bx ||
-        !by || !bz || (cuda_kernels_count && shared_bytes > mock.shared[i]))
-        return wrong(CU_ERROR_INVALID_VALUE, "%s: grid %u %u %u, block %u %u %u, %u bytes shared",
-                     cuda_kernels[i].name, gx, gy, gz, bx, by, bz, shared_bytes);
+    r = check_launch(c, i);
+    if (r) return r;
     mock.n.launches++;
     mock.launches[i]++;
-    mock.n.launch_stream = s;
+    mock.n.launch_stream = c->stream;
     return CU_SUCCESS;
 }
 

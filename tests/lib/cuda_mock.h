@@ -16,6 +16,7 @@ struct cuda_mock_config {
     uint64_t pinned_max;   // of the host; 0: no limit
     uint64_t hidden_bytes; // that the card says are free and does not give
     bool unified;
+    bool from_ptx;      // its driver takes the PTX alone
     uint32_t devices;   // 0: one
     uint64_t fail_call; // from 1: this call fails, and no other; 0: none
 };
@@ -23,6 +24,7 @@ struct cuda_mock_config {
 struct cuda_mock_counts {
     uint64_t calls; // that can fail
     uint64_t allocs, host_allocs, memsets, launches, copies, syncs, streams, graphs;
+    uint64_t early_launches;                // of launches
     uint64_t device_bytes, pinned_bytes;    // live
     uint64_t handles;                       // live: contexts, modules, streams, events
     cu_stream memset_stream, launch_stream; // of the last
