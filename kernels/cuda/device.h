@@ -45,6 +45,10 @@ struct cuda {
     bool measuring;         // launches are only asked what they need
     uint64_t need_scratch_bytes;
     uint32_t need_counters;
+    // While launches are taken down (graph.h).
+    bool recording, recording_early;
+    uint64_t recorded;
+    bool idle;          // nothing was sent since the device was waited for
     uint64_t plan_room; // without a device: what it would have
     bool failed;
     struct err trouble; // of the first call that failed
@@ -70,5 +74,7 @@ void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes);
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
 int cuda_sync(struct cuda *c, struct err *e);
 
+// Keeps the first result that is not success: nothing is sent after it.
+void cuda_check(struct cuda *c, cu_result r, const char *what);
 // Sends the launches of an operation, or notes what they need while measuring. op names it in errors.
 void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l);

@@ -41,6 +41,11 @@ struct cu_launch_config { // CUlaunchConfig
     unsigned attributes_count;
 };
 
+struct cu_graph_update { // CUgraphExecUpdateResultInfo
+    int result;
+    const void *node, *from;
+};
+
 static_assert(sizeof(struct cu_launch_attribute) == 72, "as in cuda.h");
 static_assert(offsetof(struct cu_launch_config, stream) == 32, "as in cuda.h");
 static_assert(sizeof(struct cu_launch_config) == 56, "as in cuda.h");
@@ -53,6 +58,7 @@ enum {
     CU_ERROR_INVALID_HANDLE = 400,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_LAUNCH_FAILED = 719,
+    CU_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 };
 
 enum { // CUdevice_attribute
@@ -123,6 +129,9 @@ enum {
     X(graph_free, "cuGraphDestroy", (cu_graph g))                                                  \
     X(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \
       (cu_graph_exec * ret, cu_graph g, unsigned long long flags))                                 \
+    X(graph_upload, "cuGraphUpload", (cu_graph_exec g, cu_stream s))                               \
+    X(graph_update, "cuGraphExecUpdate_v2",                                                        \
+      (cu_graph_exec g, cu_graph from, struct cu_graph_update * ret))                              \
     X(graph_launch, "cuGraphLaunch", (cu_graph_exec g, cu_stream s))                               \
     X(graph_exec_free, "cuGraphExecDestroy", (cu_graph_exec g))
 

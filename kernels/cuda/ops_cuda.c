@@ -3,6 +3,7 @@
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/ops.h"
 
@@ -122,6 +123,22 @@ static void work_give_cuda(void *ctx, devptr scratch, devptr counters, struct op
     cuda_fill(c, counters, 0, size.counter_bytes);
 }
 
+static int graph_begin_cuda(void *ctx, bool early, struct err *e) {
+    return cuda_graph_begin(ctx, early, e);
+}
+
+static int graph_end_cuda(void *ctx, struct cuda_graph **io, struct err *e) {
+    return cuda_graph_end(ctx, io, e);
+}
+
+static void graph_run_cuda(void *ctx, const struct cuda_graph *g) {
+    cuda_graph_run(ctx, g);
+}
+
+static void graph_free_cuda(void *ctx, struct cuda_graph *g) {
+    cuda_graph_free(ctx, g);
+}
+
 static uint64_t weight_room_cuda(void *ctx, uint64_t bytes) {
     return bytes;
 }
@@ -152,6 +169,10 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .measure = measure_cuda,
                       .work_need = work_need_cuda,
                       .work_give = work_give_cuda,
+                      .graph_begin = graph_begin_cuda,
+                      .graph_end = graph_end_cuda,
+                      .graph_run = graph_run_cuda,
+                      .graph_free = graph_free_cuda,
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
@@ -199,6 +220,7 @@ int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified
     ret->free_bytes = plan_room;
     ret->sync = plan_sync;
     ret->close = free;
+    ret->graph_begin = NULL;
     int st = check_complete(ret, e);
     if (st) ops_close(ret);
     return st;

@@ -7,6 +7,7 @@
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/drafts.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/graphs.h"
 #include "worker/engine/kvpool.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
@@ -32,6 +33,7 @@ struct engine {
     struct round round;
     struct sched sched;
     struct drafts drafts;
+    struct graphs graphs;
     struct run *kept; // [streams_max] of a round's runs, what stands
     uint32_t fault;
     bool failed; // the device; nothing but engine_free works
@@ -44,7 +46,6 @@ struct engine {
 
     struct sample **samplers;  // one per thread of the pool
     float *host_logits;        // [head_rows_max, V]
-    struct draw_row *draws;    // [head_rows_max], of rows that the device draws from
     uint32_t *drawn;           // [head_rows_max]
     struct pick_group *groups; // [head_rows_max]
     struct engine_event *events;

@@ -162,7 +162,6 @@ static void carve_record(struct model *m, struct carve *c) {
 
 static void carve_draws(struct model *m, struct carve *c) {
     carve_begin(c, "draws");
-    m->draw_rows = carve_take(c, m->lim.head_rows_max * sizeof(struct draw_row));
     m->draw_ids = carve_take(c, m->lim.head_rows_max * sizeof(uint32_t));
     m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
 }
@@ -277,9 +276,30 @@ static devptr record_of(const struct model *m, devptr base, uint32_t delta_idx, 
     return base + (uint64_t)delta_idx * m->lim.record_rows_max * width * F32;
 }
 
+// Where a layer's mixer has its rows.
+struct delta_rows {
+    devptr m, qkv, gates;
+};
+
+// What a commit will need of recorded rows is made where it is kept, if they stand first and all rows have room there.
+static bool records_in_place(const struct model *m, const struct round *r) {
+    return r->record_rows && !r->record_apart && r->rows <= m->lim.record_rows_max;
+}
+
+static struct delta_rows delta_rows_of(const struct model *m, const struct round *r,
+                                       uint32_t delta_idx) {
+    uint32_t gates = 2 * m->cfg->linear_value_heads;
+    if (!records_in_place(m, r))
+        return (struct delta_rows){m->delta.m, m->delta.qkv, m->delta.gates};
+    return (struct delta_rows){record_of(m, m->rec_m, delta_idx, m->channels),
+                               record_of(m, m->rec_qkv, delta_idx, m->channels),
+                               record_of(m, m->rec_gates, delta_idx, gates)};
+}
+
 // Keeps what a commit will need of the rows of recorded runs.
 static void record_rows(struct model *m, const struct round *r, uint32_t delta_idx) {
     const struct ops *o = m->ops;
+    if (!r->record_rows || records_in_place(m, r)) return;
     uint64_t c = (uint64_t)m->channels * F32, g = (uint64_t)2 * m->cfg->linear_value_heads * F32;
     for (uint32_t i = 0; i < r->runs_count; i++) {
         const struct run *run = &r->runs[i];
@@ -318,24 +338,24 @@ static void store_conv(struct model *m, uint32_t delta_idx, devptr runs, uint32_
 
 // Projections and convolution: unit queries and keys, values, gates of all rows.
 static void delta_inputs(struct model *m, const struct delta_weights *w, const struct round *r,
-                         uint32_t delta_idx) {
+                         const struct delta_rows *d, uint32_t delta_idx) {
     const struct model_config *c = m->cfg;
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
                                                       .rows = r->rows,
                                                       .parts_count = 4,
-                                                      .parts = {{.w = w->qkv, .y = m->delta.m},
+                                                      .parts = {{.w = w->qkv, .y = d->m},
                                                                 {.w = w->z, .y = m->delta.z},
                                                                 {.w = w->b, .y = m->delta.b},
                                                                 {.w = w->a, .y = m->delta.a}}});
     m->ops->conv(m->ops->ctx, &(struct conv_args){.rows = round_rows(r),
-                                                  .m = m->delta.m,
+                                                  .m = d->m,
                                                   .w = w->conv,
-                                                  .y = m->delta.qkv,
+                                                  .y = d->qkv,
                                                   .state = conv_state(m, delta_idx),
                                                   .slot_stride = m->slot_bytes,
                                                   .channels = m->channels});
     m->ops->delta_norm(
-        m->ops->ctx, &(struct delta_norm_args){.qkv = m->delta.qkv,
+        m->ops->ctx, &(struct delta_norm_args){.qkv = d->qkv,
                                                .rows = r->rows,
                                                .channels = m->channels,
                                                .key_heads = c->linear_key_heads,
@@ -345,22 +365,23 @@ static void delta_inputs(struct model *m, const struct delta_weights *w, const s
                                                                 .b = m->delta.b,
                                                                 .neg_a = w->neg_a,
                                                                 .dt_bias = w->dt_bias,
-                                                                .gates = m->delta.gates,
+                                                                .gates = d->gates,
                                                                 .rows = r->rows,
                                                                 .heads = c->linear_value_heads});
 }
 
 static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
                         uint32_t delta_idx) {
-    delta_inputs(m, w, r, delta_idx);
-    if (r->record_rows) record_rows(m, r, delta_idx);
-    store_conv(m, delta_idx, r->dev_runs, r->runs_count, m->delta.m);
+    struct delta_rows d = delta_rows_of(m, r, delta_idx);
+    delta_inputs(m, w, r, &d, delta_idx);
+    record_rows(m, r, delta_idx);
+    store_conv(m, delta_idx, r->dev_runs, r->runs_count, d.m);
     struct delta_scan_args scan = scan_args(m, delta_idx);
     scan.runs = r->dev_runs;
     scan.runs_count = r->runs_count;
     scan.rows = r->rows;
-    scan.qkv = m->delta.qkv;
-    scan.gates = m->delta.gates;
+    scan.qkv = d.qkv;
+    scan.gates = d.gates;
     scan.out = m->delta.o;
     m->ops->delta_scan(m->ops->ctx, &scan);
     m->ops->gated_norm(m->ops->ctx, &(struct gated_norm_args){.o = m->delta.o,
@@ -503,9 +524,8 @@ static void delta_layer(struct model *m, const struct layer_weights *l, const st
     mlp(m, l, r->rows);
 }
 
-void model_forward(struct model *m, const struct round *r) {
+void model_layers(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
-    round_write(r, m->ops);
     if (m->window_rope) write_positions(m, r, 1);
     m->ops->embed(
         m->ops->ctx,
@@ -523,6 +543,11 @@ void model_forward(struct model *m, const struct round *r) {
         tap_layer(m, i, r->rows);
     }
     if (m->taps.final) tap_final(m, r->rows);
+}
+
+void model_forward(struct model *m, struct round *r) {
+    round_write(r, m->ops);
+    model_layers(m, r);
 }
 
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count) {
@@ -545,10 +570,20 @@ struct kept { // runs of recorded rows on the device
     uint32_t count, rows;
 };
 
+enum { KEPT_PIECE = 64 }; // runs in one copy
+
+static void put_runs(struct model *m, devptr *at, const struct run *runs, uint32_t *count) {
+    m->ops->write(m->ops->ctx, *at, runs, *count * sizeof *runs);
+    *at += *count * sizeof *runs;
+    *count = 0;
+}
+
 // less: rows of each run left out, where it has more than those; 0 unless planted.
 static struct kept write_kept(struct model *m, devptr to, const struct run *runs, uint32_t count,
                               uint32_t less) {
     struct kept k = {.runs = to};
+    struct run piece[KEPT_PIECE];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct run run = runs[i];
         if (!run.count) continue;
@@ -556,8 +591,11 @@ static struct kept write_kept(struct model *m, devptr to, const struct run *runs
         run.row = run.record - 1;
         run.record = 0;
         k.rows += run.count;
-        m->ops->write(m->ops->ctx, to + k.count++ * sizeof run, &run, sizeof run);
+        k.count++;
+        piece[n++] = run;
+        if (n == KEPT_PIECE) put_runs(m, &to, piece, &n);
     }
+    put_runs(m, &to, piece, &n);
     return k;
 }
 
