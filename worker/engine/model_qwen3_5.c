@@ -276,30 +276,9 @@ static devptr record_of(const struct model *m, devptr base, uint32_t delta_idx, 
     return base + (uint64_t)delta_idx * m->lim.record_rows_max * width * F32;
 }
 
-// Where a layer's mixer has its rows.
-struct delta_rows {
-    devptr m, qkv, gates;
-};
-
-// What a commit will need of recorded rows is made where it is kept, if they stand first and all rows have room there.
-static bool records_in_place(const struct model *m, const struct round *r) {
-    return r->record_rows && !r->record_apart && r->rows <= m->lim.record_rows_max;
-}
-
-static struct delta_rows delta_rows_of(const struct model *m, const struct round *r,
-                                       uint32_t delta_idx) {
-    uint32_t gates = 2 * m->cfg->linear_value_heads;
-    if (!records_in_place(m, r))
-        return (struct delta_rows){m->delta.m, m->delta.qkv, m->delta.gates};
-    return (struct delta_rows){record_of(m, m->rec_m, delta_idx, m->channels),
-                               record_of(m, m->rec_qkv, delta_idx, m->channels),
-                               record_of(m, m->rec_gates, delta_idx, gates)};
-}
-
 // Keeps what a commit will need of the rows of recorded runs.
 static void record_rows(struct model *m, const struct round *r, uint32_t delta_idx) {
     const struct ops *o = m->ops;
-    if (!r->record_rows || records_in_place(m, r)) return;
     uint64_t c = (uint64_t)m->channels * F32, g = (uint64_t)2 * m->cfg->linear_value_heads * F32;
     for (uint32_t i = 0; i < r->runs_count; i++) {
         const struct run *run = &r->runs[i];
@@ -338,24 +317,24 @@ static void store_conv(struct model *m, uint32_t delta_idx, devptr runs, uint32_
 
 // Projections and convolution: unit queries and keys, values, gates of all rows.
 static void delta_inputs(struct model *m, const struct delta_weights *w, const struct round *r,
-                         const struct delta_rows *d, uint32_t delta_idx) {
+                         uint32_t delta_idx) {
     const struct model_config *c = m->cfg;
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
                                                       .rows = r->rows,
                                                       .parts_count = 4,
-                                                      .parts = {{.w = w->qkv, .y = d->m},
+                                                      .parts = {{.w = w->qkv, .y = m->delta.m},
                                                                 {.w = w->z, .y = m->delta.z},
                                                                 {.w = w->b, .y = m->delta.b},
                                                                 {.w = w->a, .y = m->delta.a}}});
     m->ops->conv(m->ops->ctx, &(struct conv_args){.rows = round_rows(r),
-                                                  .m = d->m,
+                                                  .m = m->delta.m,
                                                   .w = w->conv,
-                                                  .y = d->qkv,
+                                                  .y = m->delta.qkv,
                                                   .state = conv_state(m, delta_idx),
                                                   .slot_stride = m->slot_bytes,
                                                   .channels = m->channels});
     m->ops->delta_norm(
-        m->ops->ctx, &(struct delta_norm_args){.qkv = d->qkv,
+        m->ops->ctx, &(struct delta_norm_args){.qkv = m->delta.qkv,
                                                .rows = r->rows,
                                                .channels = m->channels,
                                                .key_heads = c->linear_key_heads,
@@ -365,23 +344,22 @@ static void delta_inputs(struct model *m, const struct delta_weights *w, const s
                                                                 .b = m->delta.b,
                                                                 .neg_a = w->neg_a,
                                                                 .dt_bias = w->dt_bias,
-                                                                .gates = d->gates,
+                                                                .gates = m->delta.gates,
                                                                 .rows = r->rows,
                                                                 .heads = c->linear_value_heads});
 }
 
 static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
                         uint32_t delta_idx) {
-    struct delta_rows d = delta_rows_of(m, r, delta_idx);
-    delta_inputs(m, w, r, &d, delta_idx);
-    record_rows(m, r, delta_idx);
-    store_conv(m, delta_idx, r->dev_runs, r->runs_count, d.m);
+    delta_inputs(m, w, r, delta_idx);
+    if (r->record_rows) record_rows(m, r, delta_idx);
+    store_conv(m, delta_idx, r->dev_runs, r->runs_count, m->delta.m);
     struct delta_scan_args scan = scan_args(m, delta_idx);
     scan.runs = r->dev_runs;
     scan.runs_count = r->runs_count;
     scan.rows = r->rows;
-    scan.qkv = d.qkv;
-    scan.gates = d.gates;
+    scan.qkv = m->delta.qkv;
+    scan.gates = m->delta.gates;
     scan.out = m->delta.o;
     m->ops->delta_scan(m->ops->ctx, &scan);
     m->ops->gated_norm(m->ops->ctx, &(struct gated_norm_args){.o = m->delta.o,

@@ -66,7 +66,6 @@ void round_carve(struct round *r, struct carve *c) {
 
 void round_reset(struct round *r) {
     r->rows = r->runs_count = r->picks_count = r->record_rows = 0;
-    r->record_apart = false;
 }
 
 uint32_t round_add(struct round *r, uint32_t slot, uint32_t pos, const uint32_t *ids,
@@ -84,9 +83,7 @@ uint32_t round_add(struct round *r, uint32_t slot, uint32_t pos, const uint32_t 
         r->pos[first + i] = pos + i;
     }
     r->rows += count;
-    if (!record) return first;
-    r->record_apart |= first != r->record_rows;
-    r->record_rows += count;
+    if (record) r->record_rows += count;
     return first;
 }
 

@@ -20,7 +20,6 @@ struct round {
     struct run *runs;           // [runs_max]
     uint32_t *picks;            // [picks_max] rows that go through the head, ascending
     struct draw_row *draws;     // [picks_max] for each pick, where the device draws from it
-    bool record_apart;          // a recorded run stands behind one that is not
     unsigned char *packed;      // as it is sent
     devptr dev;                 // room for all tables
     devptr dev_ids, dev_slot, dev_pos, dev_runs, dev_picks, dev_draws; // by round_place

@@ -67,11 +67,7 @@ static uint32_t plan_round(struct engine *eng) {
     uint32_t rows =
         sched_pick(&eng->sched, eng->items, n, eng->round.rows_max, eng->budget.chunk_tokens);
     round_reset(&eng->round);
-    // Windows stand first (records_in_place).
-    for (uint32_t i = 0; i < n; i++)
-        if (eng->drafts.slots[i].count) add_rows(eng, i);
-    for (uint32_t i = 0; i < n; i++)
-        if (!eng->drafts.slots[i].count) add_rows(eng, i);
+    for (uint32_t i = 0; i < n; i++) add_rows(eng, i);
     return rows;
 }
 
