@@ -50,6 +50,15 @@ struct ops_work {
     uint64_t scratch_bytes, counter_bytes;
 };
 
+enum { OPS_TIME_NAME_BYTES = 40 };
+
+struct ops_time { // of all operations of one name
+    char name[OPS_TIME_NAME_BYTES];
+    uint32_t calls;
+    double ms;
+    uint64_t bytes; // of the weights they read, or of what they copy; 0: not counted
+};
+
 struct ops {
     void *ctx;
     const char *device;  // "cpu", or the GPU's name
@@ -89,6 +98,11 @@ struct ops {
     int (*graph_end)(void *ctx, struct cuda_graph **io, struct err *e);
     void (*graph_run)(void *ctx, const struct cuda_graph *g);
     void (*graph_free)(void *ctx, struct cuda_graph *g); // NULL is fine
+
+    // Where graphs are: between profile(true) and profile(false) they are taken down with marks that keep their operations apart, and
+    // profile_read tells how long those of the last one took, when it has run and was waited for. ST_NOMEM, ST_DEVICE.
+    int (*profile)(void *ctx, bool on, struct err *e);
+    uint32_t (*profile_read)(void *ctx, struct ops_time *ret, uint32_t max);
 
     // Weights of the checkpoint. weight_room: bytes of device memory that one takes, 0 where the device reads the
     // host's mapping in place. weight_put makes it readable, at `room` if that is not 0; the mapping must outlive it.

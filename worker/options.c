@@ -75,6 +75,8 @@ static const struct setting table[] = {
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
     {"write-costs", SETTING_STRING, IN(write_costs), NULL, 0, 0, NULL, NULL,
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
+    {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
+     "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},

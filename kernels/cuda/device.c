@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/profile.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -143,6 +144,7 @@ int cuda_open(struct cuda *ret, const struct cuda_driver *d, uint32_t device, st
 }
 
 void cuda_close(struct cuda *c) {
+    cuda_profile_close(c);
     for (uint32_t i = 0; i < CUDA_STAGING_SLOTS; i++)
         if (c->sent[i]) c->d->event_free(c->sent[i]);
     if (c->staging) c->d->host_free(c->staging);
@@ -278,6 +280,7 @@ void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes) {
     n->grid[0] = (uint32_t)min_u64((threads + COPY_THREADS - 1) / COPY_THREADS, COPY_BLOCKS_MAX);
     n->block[0] = COPY_THREADS;
     n->early = true;
+    cuda_profile_name(c, "copy", 2 * bytes);
     cuda_launch(c, "copy", &l);
 }
 
@@ -327,4 +330,5 @@ void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l) {
            (l->scratch_bytes <= c->scratch_bytes && l->counters <= c->counters));
     if (c->recording) c->recorded += l->count;
     for (uint32_t i = 0; i < l->count && !c->failed; i++) launch_one(c, op, &l->launches[i]);
+    if (c->recording && c->profile && !c->failed) cuda_profile_mark(c);
 }

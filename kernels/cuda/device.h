@@ -48,8 +48,9 @@ struct cuda {
     // While launches are taken down (graph.h).
     bool recording, recording_early;
     uint64_t recorded;
-    bool idle;          // nothing was sent since the device was waited for
-    uint64_t plan_room; // without a device: what it would have
+    struct cuda_profile *profile; // NULL: nothing is timed
+    bool idle;                    // nothing was sent since the device was waited for
+    uint64_t plan_room;           // without a device: what it would have
     bool failed;
     struct err trouble; // of the first call that failed
 };

@@ -72,6 +72,7 @@ enum { // CUdevice_attribute
 enum {
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_EVENT_RECORD_EXTERNAL = 1, // in a capture: becomes part of the graph
     CU_HOST_ALLOC_PORTABLE = 1,
     CU_HOST_ALLOC_DEVICEMAP = 2,
     CU_CAPTURE_THREAD_LOCAL = 1,
@@ -122,6 +123,7 @@ enum {
     X(event_new, "cuEventCreate", (cu_event * ret, unsigned flags))                                \
     X(event_free, "cuEventDestroy_v2", (cu_event e))                                               \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                                    \
+    X(event_record_flags, "cuEventRecordWithFlags", (cu_event e, cu_stream s, unsigned flags))     \
     X(event_sync, "cuEventSynchronize", (cu_event e))                                              \
     X(event_ms, "cuEventElapsedTime", (float *ret, cu_event from, cu_event to))                    \
     X(capture_begin, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                           \

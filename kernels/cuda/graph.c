@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/profile.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ int cuda_graph_begin(struct cuda *c, bool early, struct err *e) {
     c->recording = true;
     c->recording_early = early;
     c->recorded = 0;
+    if (c->profile) cuda_profile_begin(c);
     return ST_OK;
 }
 

@@ -5,12 +5,20 @@
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/cuda/profile.h"
 #include "kernels/ops.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void name_op(struct cuda *c, const char *op, const void *args) {
+    if (!strcmp(op, "linear"))
+        cuda_profile_linear(c, args);
+    else
+        cuda_profile_name(c, op, 0);
+}
 
 #define CUDA_OP(op_)                                                                               \
     static void op_##_cuda(void *ctx, const struct op_##_args *a) {                                \
@@ -20,6 +28,7 @@
         l.scratch_bytes = 0;                                                                       \
         l.counters = 0;                                                                            \
         op_##_plan(a, &c->arch, &c->work, &l);                                                     \
+        if (c->profile) name_op(c, #op_, a);                                                       \
         cuda_launch(c, #op_, &l);                                                                  \
     }
 PLANS_ALL(CUDA_OP)
@@ -140,6 +149,16 @@ static void graph_free_cuda(void *ctx, struct cuda_graph *g) {
     cuda_graph_free(ctx, g);
 }
 
+static int profile_cuda(void *ctx, bool on, struct err *e) {
+    if (on) return cuda_profile_open(ctx, e);
+    cuda_profile_close(ctx);
+    return ST_OK;
+}
+
+static uint32_t profile_read_cuda(void *ctx, struct ops_time *ret, uint32_t max) {
+    return cuda_profile_read(ctx, ret, max);
+}
+
 static uint64_t weight_room_cuda(void *ctx, uint64_t bytes) {
     return bytes;
 }
@@ -174,6 +193,8 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .graph_end = graph_end_cuda,
                       .graph_run = graph_run_cuda,
                       .graph_free = graph_free_cuda,
+                      .profile = profile_cuda,
+                      .profile_read = profile_read_cuda,
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;

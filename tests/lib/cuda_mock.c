@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BLOCKS_MAX = 64, HANDLES_MAX = 1024, GRANULE = 2 << 20, KERNELS_MAX = 512 };
+enum { BLOCKS_MAX = 64, HANDLES_MAX = 8192, GRANULE = 2 << 20, KERNELS_MAX = 512 };
 
 struct block {
     uint64_t base, bytes;
@@ -465,6 +465,12 @@ static cu_result mock_event_free(cu_event e) {
 static cu_result mock_event_record(cu_event e, cu_stream s) {
     cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
     return r ? r : check_stream(s);
+}
+
+static cu_result mock_event_record_flags(cu_event e, cu_stream s, unsigned flags) {
+    if (!mock.capturing || flags != CU_EVENT_RECORD_EXTERNAL)
+        return wrong(CU_ERROR_INVALID_VALUE, "an event with flags outside a capture");
+    return enter(CU_ERROR_LAUNCH_FAILED);
 }
 
 static cu_result mock_event_sync(cu_event e) {

@@ -143,6 +143,47 @@ TEST(graphs_take_their_memory_before_the_card_is_asked_what_is_left) {
               (unsigned long long)blocks[1]);
 }
 
+static int profile_all(struct engine *eng, struct engine_profile *p, struct err *e) {
+    double speed = 0;
+    int st = engine_copy_speed(eng, &speed, e);
+    if (!st) st = engine_profile(eng, &(struct engine_shape){8, 4, 100}, p, e);
+    return st;
+}
+
+TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
+    static struct engine_profile p;
+    struct engine_config c = mock_engine(&card, models[2]);
+    struct engine *eng = drive_open(&c);
+    struct cuda_mock_counts before = cuda_mock_counts();
+    struct err e = {0};
+    CHECK_OK(profile_all(eng, &p, &e), e);
+    uint64_t layers = engine_info(eng)->layers, norms = 0, experts = 0, linears = 0;
+    for (uint32_t i = 0; i < p.count; i++) {
+        if (!strcmp(p.ops[i].name, "rmsnorm")) norms = p.ops[i].calls;
+        if (!strcmp(p.ops[i].name, "experts")) experts = p.ops[i].calls;
+        if (!strncmp(p.ops[i].name, "linear ", 7)) linears += p.ops[i].bytes != 0;
+        CHECK(p.ops[i].ms >= p.ops[i].calls);
+    }
+    CHECK_EQ_U64(norms, 2 * layers + 1);
+    CHECK_EQ_U64(experts, layers);
+    CHECK(linears > 3);
+    struct cuda_mock_counts after = cuda_mock_counts();
+    CHECK_STR(after.wrong, "");
+    CHECK_EQ_U64(after.device_bytes, before.device_bytes);
+    CHECK_EQ_U64(after.handles, before.handles);
+    run_all(eng);
+    engine_free(eng);
+    for (uint64_t n = 1; n < 12000; n += 397) { // and whatever fails leaves nothing
+        c = mock_engine(&(struct cuda_mock_config){.fail_call = before.calls + n}, models[2]);
+        eng = drive_open(&c);
+        int st = profile_all(eng, &p, &e);
+        CHECK(st || cuda_mock_counts().calls < before.calls + n);
+        engine_free(eng);
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
+    }
+}
+
 static struct ops_work (*need)(void *ctx);
 
 static struct ops_work need_counters(void *ctx) {

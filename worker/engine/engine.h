@@ -11,12 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops.h"
 #include "kernels/sample/sample.h"
 
 struct cuda_driver;
 struct drafter;
 struct err;
-struct ops;
 struct engine; // defined in engine.c
 
 struct engine_config {
@@ -253,3 +253,23 @@ struct engine_window {
  * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
 int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
                    struct err *e);
+
+/* What rounds cost on a GPU, for the bench, while no stream lives (ST_INVAL); ST_UNSUPPORTED elsewhere. The states and caches of
+ * all slots are overwritten. Takes memory of the card beside the arena: ST_NOMEM. */
+enum { ENGINE_PROFILE_OPS_MAX = 48 };
+
+struct
+    engine_shape { // of a round: rows / streams rows of each stream, the last of them at position context - 1
+    uint32_t rows, streams, context;
+};
+
+struct engine_profile {
+    double ms; // of the forward and the head, launches overlapping
+    struct ops_time ops
+        [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
+    uint32_t count;
+};
+int engine_profile(struct engine *eng, const struct engine_shape *s, struct engine_profile *ret,
+                   struct err *e);
+// Bytes a second, read and written, of a copy on the device.
+int engine_copy_speed(struct engine *eng, double *ret, struct err *e);
