@@ -129,7 +129,8 @@ static void make_host(struct engine *eng) {
     eng->vocab.size = eng->model.w.head.rows;
     eng->samplers = mem_calloc(threads, sizeof(struct sample *));
     for (uint32_t i = 0; i < threads; i++) eng->samplers[i] = sample_new(eng->vocab.size);
-    eng->drawn = mem_calloc(piece, sizeof *eng->drawn);
+    eng->drawn = mem_calloc((size_t)piece * MODEL_DRAW_WORDS, sizeof *eng->drawn);
+    engine_find_used(eng);
     eng->host_logits = mem_alloc((size_t)piece * eng->vocab.size * sizeof *eng->host_logits);
     eng->groups = mem_calloc(piece, sizeof *eng->groups);
     make_streams(eng);
@@ -339,6 +340,7 @@ int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32
     eng->stop_ids = mem_alloc(stop_count * sizeof *stop_ids);
     if (stop_count) memcpy(eng->stop_ids, stop_ids, stop_count * sizeof *stop_ids);
     eng->vocab.used_bits = eng->used_bits;
+    engine_find_used(eng);
     eng->vocab.stop_ids = eng->stop_ids;
     eng->vocab.stop_count = stop_count;
     if (eng->ops.draw)

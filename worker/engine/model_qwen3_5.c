@@ -162,7 +162,7 @@ static void carve_record(struct model *m, struct carve *c) {
 
 static void carve_draws(struct model *m, struct carve *c) {
     carve_begin(c, "draws");
-    m->draw_ids = carve_take(c, m->lim.head_rows_max * sizeof(uint32_t));
+    m->draw_ids = carve_take(c, m->lim.head_rows_max * MODEL_DRAW_WORDS * sizeof(uint32_t));
     m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
 }
 

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/draft/draft.h"
 #include "kernels/ops.h"
 #include "kernels/types.h"
 #include "worker/engine/rope_rule.h"
@@ -28,6 +29,9 @@ struct model_limits {
     uint32_t record_rows_max; // of windows
     enum dtype kv_dtype;
 };
+
+// Of a row that is drawn on the device: the id, and the best ids and their logits.
+enum { MODEL_DRAW_WORDS = 1 + 2 * DRAFT_TOP_MAX };
 
 struct model_taps {         // rows that a forward keeps for a drafter
     const uint32_t *layers; // residual rows behind the MLPs of these layers, in this order

@@ -100,43 +100,8 @@ static void draw_unit(void *arg, uint32_t unit, uint32_t thread) {
     }
 }
 
-static struct stream *pick_stream(struct engine *eng, uint32_t pick) {
-    return &eng->streams[eng->round.slot[eng->round.picks[pick]]];
-}
-
-static bool draws_plainly(struct engine *eng, uint32_t first, uint32_t count) {
-    if (!eng->ops.draw || eng->fault) return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!stream_plain(pick_stream(eng, first + i))) return false;
-    return true;
-}
-
-// The logits stay where they are: ids come back.
-static void draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
-    const struct ops *o = &eng->ops;
-    const struct model *m = &eng->model;
-    // What a device that has failed leaves.
-    for (uint32_t i = 0; i < count; i++) eng->drawn[i] = 0;
-    o->draw(o->ctx,
-            &(struct draw_args){.logits = m->logits,
-                                .rows = eng->round.dev_draws + first * sizeof(struct draw_row),
-                                .used_bits = eng->used_bits ? m->draw_used : 0,
-                                .ids = m->draw_ids,
-                                .rows_count = count,
-                                .vocab = eng->vocab.size});
-    o->read(o->ctx, eng->drawn, m->draw_ids, count * sizeof *eng->drawn);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t row = eng->round.picks[first + i], pos = eng->round.pos[row];
-        struct stream *s = pick_stream(eng, first + i);
-        if (stream_stands(s, pos, eng->round.ids[row])) stream_drawn(s, pos, eng->drawn[i]);
-    }
-}
-
 static void draw(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
-    if (draws_plainly(eng, first, count)) {
-        draw_on_device(eng, first, count);
-        return;
-    }
+    if (engine_draw_on_device(eng, first, count)) return;
     engine_read_logits(eng, count);
     if (eng->fault == ENGINE_FAULT_ULP && eng->round.runs_count > 1) {
         uint32_t bits;
