@@ -267,11 +267,7 @@ static void make_tables(struct mtp *t) {
     const struct model *m = t->m;
     struct round carved = t->round, *r = &t->round;
     round_init(r, carved.rows_max, carved.runs_max);
-    r->dev_ids = carved.dev_ids;
-    r->dev_slot = carved.dev_slot;
-    r->dev_pos = carved.dev_pos;
-    r->dev_runs = carved.dev_runs;
-    r->dev_picks = carved.dev_picks;
+    r->dev = carved.dev;
     t->to = mem_calloc(m->lim.slots, sizeof *t->to);
     t->slots = mem_calloc(m->lim.slots, sizeof *t->slots);
     t->live = mem_calloc(m->lim.slots, sizeof *t->live);
