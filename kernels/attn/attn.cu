@@ -74,7 +74,8 @@ DEVICE_FN void tile_scores(struct shared *s, const struct view *v, uint64_t page
     for (uint32_t d = 2 * c; d < v->dim; d += 16) {
         uint32_t r = first + g;
         const uint32_t a[4] = {load_pair<D>(v, page, r, d), load_pair<D>(v, page, r + 8, d),
-                               load_pair<D>(v, page, r, d + 8), load_pair<D>(v, page, r + 8, d + 8)};
+                               load_pair<D>(v, page, r, d + 8),
+                               load_pair<D>(v, page, r + 8, d + 8)};
         const uint32_t b[2] = {pack_row<D>(q + d), pack_row<D>(q + d + 8)};
         device_mma<half_type<D>::type>(sum, a, b);
     }
@@ -147,7 +148,8 @@ DEVICE_FN void tile_values(struct shared *s, const struct view *v, uint64_t page
         for (uint32_t key = 2 * c; key < ATTN_TILE; key += 16) {
             uint32_t a[4], bits[8];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) { // register i / 2: dimension d + 8 (i / 2 % 2), key ..
+            for (uint32_t i = 0; i < 8;
+                 i++) { // register i / 2: dimension d + 8 (i / 2 % 2), key ..
                 uint32_t j = key + i % 2 + i / 4 * 8, e = d + i / 2 % 2 * 8;
                 bits[i] = j < n ? load_bits<D>(v->v, v, page, j, e) : 0;
             }

@@ -20,9 +20,9 @@ DEVICE_FN void pipe_init_done() {
 }
 
 DEVICE_FN void pipe_arrive(uint64_t *barrier) {
-    asm volatile("{\n\t.reg .b64 t;\n\tmbarrier.arrive.shared.b64 t, [%0];\n\t}" ::"r"(
-                     pipe_at(barrier))
-                 : "memory");
+    asm volatile(
+        "{\n\t.reg .b64 t;\n\tmbarrier.arrive.shared.b64 t, [%0];\n\t}" ::"r"(pipe_at(barrier))
+        : "memory");
 }
 
 DEVICE_FN void pipe_wait(uint64_t *barrier, uint32_t phase) {
@@ -52,14 +52,16 @@ DEVICE_FN void pipe_copy(void *to, const void *from, uint32_t bytes, uint64_t *b
     uint32_t lane = threadIdx.x % WARP, at = pipe_at(to);
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
-        asm volatile("{\n\t.reg .b64 t;\n\tmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;\n\t}" ::"r"(
-                         pipe_at(barrier)),
-                     "r"(bytes)
-                     : "memory");
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                     "%2, [%3];" ::"r"(at),
-                     "l"(from), "r"(bytes), "r"(pipe_at(barrier))
-                     : "memory");
+        asm volatile(
+            "{\n\t.reg .b64 t;\n\tmbarrier.arrive.expect_tx.shared.b64 t, [%0], %1;\n\t}" ::"r"(
+                pipe_at(barrier)),
+            "r"(bytes)
+            : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+            "%2, [%3];" ::"r"(at),
+            "l"(from), "r"(bytes), "r"(pipe_at(barrier))
+            : "memory");
     }
     __syncwarp();
 #else

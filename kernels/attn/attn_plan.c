@@ -14,9 +14,14 @@ enum {
     SPLIT_DIM = 256, // what attn_split and attn_rows are compiled for
     SPLIT_THREADS = 288,
     COLS_MAX = 48,
-    PARTS_BYTES_MAX = 64 << 20, // scratch for parts of contexts; with less, spans are longer
+    ROWS_THREADS = 384,
+    FEW_MAX = 8, // rows of a run that attn_split takes where there is attn_rows
+    // Scratch for parts of contexts, at most; with less, spans are longer. Chips with attn_rows have much memory.
+    PARTS_BYTES_MAX = 64 << 20,
+    ROWS_PARTS_BYTES_MAX = 192 << 20,
     COUNTERS_MAX = 16384,
-    TWO_BLOCKS_SHARED = 200 << 10, // a multiprocessor with so much has room for two blocks of few queries
+    TWO_BLOCKS_SHARED =
+        200 << 10, // a multiprocessor with so much has room for two blocks of few queries
     BLOCK_RESERVED = 1 << 10,
     // Floats of the plain form beside its rows: scores, classes' sums, levels' maxima and sums, factors, and one that pads.
     PLAIN_FIXED = ATTN_QUERIES * (ATTN_TILE + 4 + 6 + 2) + 1,
@@ -78,33 +83,52 @@ static void plan_split(const struct attn_params *p, const struct cuda_arch *arch
     l->early = true;
 }
 
-static uint32_t few_of(const struct cuda_arch *arch, uint32_t group) {
-    return UINT32_MAX;
+static bool has_rows(const struct cuda_arch *arch) {
+    return arch->sm == 90;
 }
 
+static void plan_rows(const struct attn_params *p, const struct cuda_arch *arch, uint32_t units_max,
+                      struct launch_list *ret) {
+    bool half = p->a.kv.dtype == DTYPE_BF16;
+    struct launch *l =
+        launch_add(ret, half ? "attn_rows_bf16_sm90" : "attn_rows_e4m3_sm90", p, sizeof *p);
+    l->grid[0] = min_u32(arch->sm_count, units_max);
+    l->block[0] = ROWS_THREADS;
+    l->shared_bytes = ATTN_ROWS_SHARED + (half ? 0 : ATTN_ROWS_RAW);
+    l->early = true;
+}
+
+// Sizes grow with the rows, whatever runs they make: the largest call has room for all others.
 static void plan_units(const struct attn_args *a, const struct cuda_arch *arch,
                        const struct cuda_work *w, struct launch_list *ret) {
     uint32_t group = a->heads / a->kv.heads, pages = max_u32(a->kv.pages_per_slot, 1);
     uint32_t chunks = attn_chunk_of(pages - 1) + 1, groups = ceil_div_u32(pages, ATTN_GROUP_TILES);
-    uint64_t heads = (uint64_t)a->rows.count * a->kv.heads;
+    uint64_t heads = (uint64_t)a->rows.count * a->kv.heads, units_max = heads * chunks;
     uint64_t bytes = (uint64_t)group * (a->kv.dim + 2) * sizeof(float); // of an entry
+    uint64_t parts_max = has_rows(arch) ? ROWS_PARTS_BYTES_MAX : PARTS_BYTES_MAX;
     struct attn_params p = {.a = *a, .scratch = w->scratch, .counters = w->counters};
-    p.entries = (uint32_t)min_u64(heads * (chunks + groups), PARTS_BYTES_MAX / bytes);
-    p.counters_count =
-        ATTN_COUNTERS_FIXED + (uint32_t)min_u64(heads * (groups + 1), COUNTERS_MAX);
-    p.few = few_of(arch, group);
+    p.entries = (uint32_t)min_u64(heads * (chunks + groups), parts_max / bytes);
+    p.counters_count = ATTN_COUNTERS_FIXED + (uint32_t)min_u64(heads * (groups + 1), COUNTERS_MAX);
+    p.few = has_rows(arch) ? min_u32(FEW_MAX, COLS_MAX / group) : UINT32_MAX;
     ret->scratch_bytes = p.entries * bytes;
     ret->counters = p.counters_count;
-    uint32_t longest = a->rows.count - max_u32(a->rows.runs_count, 1) + 1; // of the runs, at most
-    plan_split(&p, arch, min_u32(longest, p.few), (uint32_t)min_u64(heads * chunks, UINT32_MAX),
-               ret);
+    uint32_t runs = max_u32(a->rows.runs_count, 1);
+    uint32_t longest = a->rows.count - runs + 1; // of the runs, at most
+    units_max = min_u64(units_max, UINT32_MAX);
+    if (runs > 1 || longest <= p.few)
+        plan_split(&p, arch, min_u32(longest, p.few), (uint32_t)units_max, ret);
+    if (!has_rows(arch)) return;
+    p.levels = p.scratch + ret->scratch_bytes / 256 * 256 + 256;
+    if (a->rows.count > p.few)
+        ret->scratch_bytes += 256 + (uint64_t)arch->sm_count * ATTN_ROWS_LEVELS_BYTES;
+    if (longest > p.few) plan_rows(&p, arch, (uint32_t)units_max, ret);
 }
 
 void attn_plan(const struct attn_args *a, const struct cuda_arch *arch, const struct cuda_work *w,
                struct launch_list *ret) {
     assert(a->kv.dim <= KV_DIM_MAX && a->kv.dim % DIM_STEP == 0 && a->heads % a->kv.heads == 0);
     if (!a->rows.count) return;
-    if (a->kv.dtype == DTYPE_F32 || a->kv.dim != SPLIT_DIM)
+    if (a->kv.dtype == DTYPE_F32 || a->kv.dim != SPLIT_DIM || a->heads / a->kv.heads > COLS_MAX)
         plan_plain(a, ret);
     else
         plan_units(a, arch, w, ret);

@@ -96,7 +96,8 @@ static void values(struct query *q, uint64_t page, uint32_t n, const float *p, f
     if (kv->dtype == DTYPE_F32) {
         const float *v = (const float *)refs_ptr(kv->v) + page;
         for (uint32_t d = 0; d < kv->dim; d++)
-            for (uint32_t j = 0; j < n; j++) to[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], to[d]);
+            for (uint32_t j = 0; j < n; j++)
+                to[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], to[d]);
         return;
     }
     static struct mma_vec v[ATTN_TILE];
@@ -109,8 +110,7 @@ static void values(struct query *q, uint64_t page, uint32_t n, const float *p, f
                 mma_put(&v[j], d,
                         j < n ? key_at(kv, kv->v, page, j, first + d)
                               : mma_split(0, half_of(kv->dtype)));
-        for (uint32_t i = 0; i < STEPS; i++)
-            mma_step(to + first, v + i * MMA_K, split + i * MMA_K);
+        for (uint32_t i = 0; i < STEPS; i++) mma_step(to + first, v + i * MMA_K, split + i * MMA_K);
     }
 }
 

@@ -26,17 +26,18 @@ template <enum dtype D, uint32_t DIM_, uint32_t COLS_> struct form {
     static const uint32_t PAGE_BYTES = DIM * SIZE * ATTN_TILE;
     static const uint32_t PARTS = PAGE_BYTES > ATTN_STAGE_BYTES ? PAGE_BYTES / ATTN_STAGE_BYTES : 1;
     static const uint32_t PART_BYTES = PAGE_BYTES / PARTS;
-    static const uint32_t NT = COLS / 8;         // steps' columns
+    static const uint32_t NT = COLS / 8;          // steps' columns
     static const uint32_t NT_WARP = (NT + 1) / 2; // of a warp's scores
-    static const uint32_t MT = DIM / WARPS / 16; // steps' rows of a warp's values
+    static const uint32_t MT = DIM / WARPS / 16;  // steps' rows of a warp's values
 };
 
 template <class F> struct shared {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX], unit_full[2], unit_empty[2];
     struct attn_unit unit[2];
     uint32_t flag;
-    float old[F::COLS], join_old[F::COLS], join_fresh[F::COLS], inverse[F::COLS];
-    __align__(128) unsigned char queries[F::COLS * F::DIM * 2]; // halves, in lines of 16 bytes at u ^ (col % 8)
+    __align__(16) float old[F::COLS], join_old[F::COLS], join_fresh[F::COLS], inverse[F::COLS];
+    __align__(128) unsigned char queries[F::COLS * F::DIM *
+                                         2]; // halves, in lines of 16 bytes at u ^ (col % 8)
     __align__(128) unsigned char p[F::COLS * P_ROW_BYTES];
     float score[F::COLS * SCORE_ROW];
 };
@@ -60,7 +61,9 @@ DEVICE_FN void load_transposed(uint32_t r[4], uint32_t at) {
 DEVICE_FN uint32_t halves_of(uint32_t pair) {
 #if __CUDA_ARCH__ >= 890
     uint32_t r;
-    asm("{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, h;\n\t}" : "=r"(r) : "r"(pair));
+    asm("{\n\t.reg .b16 h;\n\tcvt.u16.u32 h, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, h;\n\t}"
+        : "=r"(r)
+        : "r"(pair));
     return r;
 #else
     return device_pack<DTYPE_F16>(arith_from_e4m3(pair & 255), arith_from_e4m3(pair >> 8 & 255));
@@ -123,7 +126,7 @@ DEVICE_FN void copy_unit(const struct attn_params &p, struct shared<F> *s, unsig
 
 template <class F>
 DEVICE_FN void copy_all(const struct attn_params &p, struct shared<F> *s, unsigned char *ring) {
-    struct attn_work w = attn_plan_work(p, true, F::COLS);
+    struct attn_work w = attn_plan_work(p, true, F::COLS, UINT32_MAX);
     struct ring at = {0, 0}, units = {0, 0};
     uint32_t lane = threadIdx.x % WARP, next = blockIdx.x;
     while (true) {
@@ -170,7 +173,8 @@ DEVICE_FN void load_queries(const struct attn_params &p, struct shared<F> *s,
         uint32_t low = device_pack<F::half>(x.x, x.y), high = device_pack<F::half>(x.z, x.w);
         unsigned char *row = s->queries + col * F::DIM * 2;
         if (F::cache == DTYPE_E4M3) {
-            uint32_t at = d % 16 / 4 * 4; // byte in the sixteen bytes of the first and the second half
+            uint32_t at =
+                d % 16 / 4 * 4; // byte in the sixteen bytes of the first and the second half
             *reinterpret_cast<uint32_t *>(row + ((d / 8 & ~1u) ^ col % 8) * 16 + at) = low;
             *reinterpret_cast<uint32_t *>(row + ((d / 8 | 1u) ^ col % 8) * 16 + at) = high;
         } else {
@@ -199,7 +203,8 @@ DEVICE_FN void step_scores(float sum[F::NT_WARP][4], const struct shared<F> *s, 
         uint32_t col = (column + j) * 8 + lane % 8, b[4];
         if ((column + j) * 8 >= F::COLS) continue;
         if (steps == 2) {
-            load_matrices(b, pipe_at(s->queries) + col * F::DIM * 2 + ((q + lane / 8) ^ col % 8) * 16);
+            load_matrices(b,
+                          pipe_at(s->queries) + col * F::DIM * 2 + ((q + lane / 8) ^ col % 8) * 16);
             const uint32_t a0[4] = {halves_of(r[0] & 0xffff), halves_of(r[1] & 0xffff),
                                     halves_of(r[0] >> 16), halves_of(r[1] >> 16)};
             const uint32_t a1[4] = {halves_of(r[2] & 0xffff), halves_of(r[3] & 0xffff),
@@ -216,7 +221,8 @@ DEVICE_FN void step_scores(float sum[F::NT_WARP][4], const struct shared<F> *s, 
     }
 }
 
-template <class F> DEVICE_FN void tile_scores(struct shared<F> *s, const struct page_view<F> &keys) {
+template <class F>
+DEVICE_FN void tile_scores(struct shared<F> *s, const struct page_view<F> &keys) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     uint32_t key = warp % 4 * 16, column = warp / 4 * F::NT_WARP;
     bool works = column < F::NT;
@@ -253,7 +259,8 @@ template <class F> DEVICE_FN void tile_scores(struct shared<F> *s, const struct 
                     sum[j][i];
 }
 
-struct softmax { // of a query: the chunk's maximum and a lane's class of its sums; the unit's maximum and sum
+struct
+    softmax { // of a query: the chunk's maximum and a lane's class of its sums; the unit's maximum and sum
     float max, sum, all_max, all_sum;
 };
 
@@ -304,7 +311,8 @@ DEVICE_FN void clear_behind(struct shared<F> *s, const struct page_view<F> &valu
     const uint32_t blocks = F::PAGE_BYTES / KV_BLOCK_BYTES, units = KV_LINE_BYTES / 16;
     for (uint32_t i = threadIdx.x; i < (ATTN_TILE - n) * units * blocks; i += THREADS) {
         uint32_t block = i % blocks, rest = i / blocks;
-        uint32_t to = line_at(values, block) + (n + rest / units) * KV_LINE_BYTES + rest % units * 16;
+        uint32_t to =
+            line_at(values, block) + (n + rest / units) * KV_LINE_BYTES + rest % units * 16;
         asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" ::"r"(to), "r"(0) : "memory");
     }
     pipe_fence();
@@ -347,8 +355,8 @@ template <class F> struct sums { // a warp's values: of the chunk, of the unit
 };
 
 template <class F>
-DEVICE_FN void tile_values(struct shared<F> *s, struct sums<F> *o, const struct page_view<F> &values,
-                           bool ends) {
+DEVICE_FN void tile_values(struct shared<F> *s, struct sums<F> *o,
+                           const struct page_view<F> &values, bool ends) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, c = lane % 4;
     uint32_t dim = warp * (F::DIM / WARPS);
     uint32_t mine = dim * F::SIZE / KV_LINE_BYTES * KV_BLOCK_BYTES / F::PART_BYTES;
@@ -362,8 +370,8 @@ DEVICE_FN void tile_values(struct shared<F> *s, struct sums<F> *o, const struct 
         uint32_t b[2][4], col = j * 8 + lane % 8;
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++)
-            load_matrices(b[k], pipe_at(s->p) + col * P_ROW_BYTES +
-                                    ((4 * k + lane / 8) ^ col % 8) * 16);
+            load_matrices(b[k],
+                          pipe_at(s->p) + col * P_ROW_BYTES + ((4 * k + lane / 8) ^ col % 8) * 16);
         float2 old = *reinterpret_cast<const float2 *>(s->old + j * 8 + 2 * c);
 #pragma unroll
         for (uint32_t m = 0; m < F::MT; m++) {
@@ -437,9 +445,13 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const 
     pipe_sync(SYNC, THREADS);
     uint32_t keys = attn_query_of(p, u, u->count - 1).pos + 1; // of the piece's context
     for (uint32_t tile = u->tile; tile < u->end; tile++) {
-        struct page_view<F> k = {ring, *at, p.stages};
+        struct page_view<F> k = {
+            ring, *at, p.stages
+        };
         for (uint32_t i = 0; i < F::PARTS; i++) ring_step(at, p.stages);
-        struct page_view<F> v = {ring, *at, p.stages};
+        struct page_view<F> v = {
+            ring, *at, p.stages
+        };
         for (uint32_t i = 0; i < F::PARTS; i++) ring_step(at, p.stages);
         bool ends = tile + 1 == u->end || attn_chunk_ends(tile);
         tile_scores(s, k);

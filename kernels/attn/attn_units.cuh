@@ -42,8 +42,8 @@ DEVICE_FN uint32_t attn_entries(uint32_t mode, uint32_t chunks, uint32_t groups)
 }
 
 // split: runs of up to p.few rows; else the others.
-DEVICE_FN struct attn_need attn_need(const struct attn_params &p, const struct run *r, uint32_t mode,
-                                     bool split, uint32_t queries) {
+DEVICE_FN struct attn_need attn_need(const struct attn_params &p, const struct run *r,
+                                     uint32_t mode, bool split, uint32_t queries) {
     struct attn_need n = {0, 0, 0, 0, 0, 0};
     if ((r->count <= p.few) != split) return n;
     uint32_t heads = p.a.kv.heads, tile = (r->pos + r->count - 1) / ATTN_TILE;
@@ -72,12 +72,12 @@ DEVICE_FN uint32_t attn_warp_before(uint32_t v) { // sum of the lanes before
     return sum - v;
 }
 
-// A warp's: the finest mode that there is room for.
-DEVICE_FN struct attn_work attn_plan_work(const struct attn_params &p, bool split,
-                                          uint32_t queries) {
+// A warp's: the coarsest mode of at least `enough` units, else the finest that there is room for.
+DEVICE_FN struct attn_work attn_plan_work(const struct attn_params &p, bool split, uint32_t queries,
+                                          uint32_t enough) {
     const struct run *runs = device_ptr<const struct run>(p.a.rows.runs);
     struct attn_work w = {ATTN_WHOLE, 0};
-    for (int mode = ATTN_FINE; mode >= ATTN_WHOLE; mode--) {
+    for (uint32_t mode = ATTN_WHOLE; mode <= ATTN_FINE && w.units < enough; mode++) {
         uint32_t units = 0, entries = 0, counters = ATTN_COUNTERS_FIXED;
         for (uint32_t r = 0; r < p.a.rows.runs_count; r += WARP) {
             struct attn_need n = {0, 0, 0, 0, 0, 0};
@@ -87,9 +87,9 @@ DEVICE_FN struct attn_work attn_plan_work(const struct attn_params &p, bool spli
             entries += attn_warp_sum(n.entries);
             counters += attn_warp_sum(n.counters);
         }
+        if (entries > p.entries || counters > p.counters_count) break;
         w.mode = mode;
         w.units = units;
-        if (entries <= p.entries && counters <= p.counters_count) break;
     }
     return w;
 }
@@ -132,9 +132,9 @@ DEVICE_FN struct attn_unit attn_find(const struct attn_params &p, const struct a
             u.count = all - u.first < queries ? all - u.first : queries;
             u.run_chunks = n.chunks;
             u.entries = attn_entries(w.mode, n.chunks, n.groups);
-            u.counter +=
-                (piece * heads + u.head) * (w.mode == ATTN_FINE ? n.groups + 1 : 1);
-            uint32_t tiles = (run.pos + (u.first + u.count - 1) / group) / ATTN_TILE + 1, end = tiles;
+            u.counter += (piece * heads + u.head) * (w.mode == ATTN_FINE ? n.groups + 1 : 1);
+            uint32_t tiles = (run.pos + (u.first + u.count - 1) / group) / ATTN_TILE + 1,
+                     end = tiles;
             u.chunks = attn_chunk_of(tiles - 1) + 1;
             u.groups = (tiles - 1) / ATTN_GROUP_TILES + 1;
             if (w.mode == ATTN_FINE) {

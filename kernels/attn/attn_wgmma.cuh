@@ -48,8 +48,8 @@ DEVICE_FN uint64_t wgmma_lines(uint32_t at, uint32_t lead) {
 // d [64, 64] = (more ? d : 0) + a [64, 16] b [64, 16]^T, both in shared memory, k neighbours.
 #define WGMMA_SCORES(type)                                                                         \
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"                                \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                       \
-                 " " WGMMA_REGS_32 ", %32, %33, p, 1, 1, 0, 0;\n\t}"                               \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " " WGMMA_REGS_32     \
+                 ", %32, %33, p, 1, 1, 0, 0;\n\t}"                                                 \
                  : WGMMA_16(d, 0), WGMMA_16(d, 16)                                                 \
                  : "l"(a), "l"(b), "r"(more))
 template <enum dtype D>

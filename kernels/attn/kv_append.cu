@@ -40,8 +40,8 @@ DEVICE_FN void norm_rotate(struct lane_row *r, const struct lane_row *scale, flo
     for (uint32_t i = 0; i < STEPS; i++)
         if (at(i) < dim) {
             const float4 v = r->x[i], s = scale->x[i];
-            *reinterpret_cast<float4 *>(y + at(i)) = make_float4(
-                (v.x * f) * s.x, (v.y * f) * s.y, (v.z * f) * s.z, (v.w * f) * s.w);
+            *reinterpret_cast<float4 *>(y + at(i)) =
+                make_float4((v.x * f) * s.x, (v.y * f) * s.y, (v.z * f) * s.z, (v.w * f) * s.w);
         }
     __syncwarp();
     for (uint32_t i = threadIdx.x % WARP; i < a.pairs; i += WARP) {
@@ -72,8 +72,8 @@ DEVICE_FN void put(const struct kv_view *kv, devptr base, uint64_t page, uint32_
             *reinterpret_cast<uint32_t *>(device_ptr<uint8_t>(base) + to) = four_e4m3(v);
             break;
         default:
-            *reinterpret_cast<uint2 *>(device_ptr<uint16_t>(base) + to) = make_uint2(
-                device_pack<DTYPE_BF16>(v.x, v.y), device_pack<DTYPE_BF16>(v.z, v.w));
+            *reinterpret_cast<uint2 *>(device_ptr<uint16_t>(base) + to) =
+                make_uint2(device_pack<DTYPE_BF16>(v.x, v.y), device_pack<DTYPE_BF16>(v.z, v.w));
         }
     }
 }

@@ -42,8 +42,7 @@ void kv_append_ref(const struct kv_append_args *a) {
             for (uint32_t d = 0; d < dim; d++) {
                 uint64_t to = page + kv_in_page(&a->kv, pos[t] % KV_PAGE_TOKENS, d);
                 kv_put(refs_ptr(a->kv.k), to, a->kv.dtype, y[d]);
-                kv_put(refs_ptr(a->kv.v), to, a->kv.dtype,
-                       ((const float *)refs_ptr(a->v))[at + d]);
+                kv_put(refs_ptr(a->kv.v), to, a->kv.dtype, ((const float *)refs_ptr(a->v))[at + d]);
             }
         }
     }
