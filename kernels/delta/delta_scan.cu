@@ -7,8 +7,8 @@
  * Equals  delta_scan_ref.c, bit for bit.
  * Cost    a token: 4 DK DV instructions of fp32 a head and two reads of its keys and queries from shared memory: 128 x 128 columns of 48
  *         heads are 384 warps, each with its own scheduler, so 0.14 us at 1.9 GHz; a run: the state read and written once. */
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_scan.cuh"
-#include "kernels/delta/delta_scan.h"
 
 enum { GROUPS = 4, WARPS_MAX = 4, COLS_MAX = WARPS_MAX * DELTA_COLUMNS };
 
@@ -118,9 +118,9 @@ DEVICE_FN void scan(struct delta_part<Q, COLS> &p, struct group<Q * DELTA_STEP, 
 }
 
 template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
-DEVICE_FN void scan_block(const struct delta_scan_args &a) {
+DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     __shared__ __align__(16) struct group<Q * DELTA_STEP, TOKENS> ring[GROUPS];
-    const struct run run = device_ptr<const struct run>(a.runs)[blockIdx.z];
+    const struct run run = device_ptr<const struct run>(a.runs)[run_idx];
     uint32_t head = blockIdx.y, dk = a.key_dim, cols = blockDim.x / DELTA_PARTS * COLS;
     struct lane l = {threadIdx.x % DELTA_PARTS, threadIdx.x / DELTA_PARTS * COLS};
     uint64_t key_width = (uint64_t)a.key_heads * dk;
@@ -152,14 +152,40 @@ DEVICE_FN void scan_block(const struct delta_scan_args &a) {
     if (!run.record) delta_store(p, group, dk, l.col % DELTA_COLUMNS, l.part);
 }
 
+// A layer's, of the arguments of all: run and layer are in z.
+template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
+DEVICE_FN void scan_layer(const struct delta_commit_args &c) {
+    struct delta_scan_args a = c.scan;
+    uint32_t layer = blockIdx.z / a.runs_count;
+    a.state += layer * c.layer_bytes;
+    a.qkv += layer * c.qkv_bytes;
+    a.gates += layer * c.gates_bytes;
+    scan_block<Q, COLS, TOKENS>(a, blockIdx.z % a.runs_count);
+}
+
 extern "C" __global__ void __launch_bounds__(128) delta_scan_64(const struct delta_scan_args a) {
-    scan_block<4, 2, 8>(a);
+    scan_block<4, 2, 8>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_64(const struct delta_commit_args a) {
+    scan_layer<4, 2, 8>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(128) delta_scan_128(const struct delta_scan_args a) {
-    scan_block<8, 2, 8>(a);
+    scan_block<8, 2, 8>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_128(const struct delta_commit_args a) {
+    scan_layer<8, 2, 8>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(128) delta_scan_256(const struct delta_scan_args a) {
-    scan_block<16, 1, 4>(a);
+    scan_block<16, 1, 4>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_256(const struct delta_commit_args a) {
+    scan_layer<16, 1, 4>(a);
 }
