@@ -8,7 +8,9 @@
 #include "kernels/attn/kv_append.h"
 #include "kernels/cuda/kv_at.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -1006,6 +1008,231 @@ static void ref_scan(const struct op_case *c, double *ret) {
     free(s);
 }
 
+/* delta_mix (with delta_commit): longest, NK, NV, DK, DV. Where rows are cut, one stream's are recorded and then committed. */
+enum { MIX_M = 60, MIX_Z, MIX_A, MIX_B, MIX_CONV, MIX_NEG_A, MIX_BIAS, MIX_NORM, MIX_RECORDED = 1 };
+
+static float mix_neg_a(uint32_t head) {
+    return -1.0f - fine(MIX_NEG_A, head);
+}
+
+static uint64_t mix_conv_floats(const struct op_case *c) {
+    return (uint64_t)(CONV_TAPS - 1) * scan_width(c);
+}
+
+static uint64_t mix_stride(const struct op_case *c) {
+    return (mix_conv_floats(c) + (uint64_t)c->size[2] * c->size[3] * c->size[4]) * F32;
+}
+
+// What a backend without delta_mix does.
+static void mix_steps(const struct ops *o, const struct delta_mix_args *a, const struct run *runs) {
+    uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
+    o->conv(o->ctx, &(struct conv_args){.rows = a->rows,
+                                        .m = a->m,
+                                        .w = a->conv_w,
+                                        .y = a->qkv,
+                                        .state = a->conv_state,
+                                        .slot_stride = a->slot_stride,
+                                        .channels = width});
+    o->delta_norm(o->ctx, &(struct delta_norm_args){.qkv = a->qkv,
+                                                    .rows = a->rows.count,
+                                                    .channels = width,
+                                                    .key_heads = a->key_heads,
+                                                    .key_dim = a->key_dim,
+                                                    .q_scale = a->q_scale});
+    o->delta_gates(o->ctx, &(struct delta_gates_args){.a = a->a,
+                                                      .b = a->b,
+                                                      .neg_a = a->neg_a,
+                                                      .dt_bias = a->dt_bias,
+                                                      .gates = a->gates,
+                                                      .rows = a->rows.count,
+                                                      .heads = a->value_heads});
+    for (uint32_t i = 0; i < a->rows.runs_count; i++) {
+        uint64_t to = runs[i].record - 1, w = width * F32, g = 2 * a->value_heads * F32;
+        if (!runs[i].record) continue;
+        o->copy(o->ctx, a->rec_m + to * w, a->m + runs[i].row * w, runs[i].count * w);
+        o->copy(o->ctx, a->rec_qkv + to * w, a->qkv + runs[i].row * w, runs[i].count * w);
+        o->copy(o->ctx, a->rec_gates + to * g, a->gates + runs[i].row * g, runs[i].count * g);
+    }
+    o->conv_store(o->ctx, &(struct conv_store_args){.runs = a->rows.runs,
+                                                    .runs_count = a->rows.runs_count,
+                                                    .m = a->m,
+                                                    .state = a->conv_state,
+                                                    .slot_stride = a->slot_stride,
+                                                    .channels = width});
+    o->delta_scan(o->ctx, &(struct delta_scan_args){.runs = a->rows.runs,
+                                                    .runs_count = a->rows.runs_count,
+                                                    .rows = a->rows.count,
+                                                    .qkv = a->qkv,
+                                                    .gates = a->gates,
+                                                    .out = a->o,
+                                                    .state = a->state,
+                                                    .slot_stride = a->slot_stride,
+                                                    .key_heads = a->key_heads,
+                                                    .value_heads = a->value_heads,
+                                                    .key_dim = a->key_dim,
+                                                    .value_dim = a->value_dim});
+    o->gated_norm(o->ctx, &(struct gated_norm_args){.o = a->o,
+                                                    .z = a->z,
+                                                    .w = a->norm_w,
+                                                    .y = a->o,
+                                                    .rows = a->rows.count,
+                                                    .heads = a->value_heads,
+                                                    .dim = a->value_dim,
+                                                    .eps = a->eps});
+}
+
+static void mix_commit(const struct ops *o, const struct delta_mix_args *a, struct run run) {
+    uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
+    run.row = run.record - 1;
+    run.record = 0;
+    struct buf runs = buf_of(o, &run, sizeof run);
+    struct delta_commit_args c = {.scan = {.runs = runs.p,
+                                           .runs_count = 1,
+                                           .rows = run.count,
+                                           .qkv = a->rec_qkv,
+                                           .gates = a->rec_gates,
+                                           .state = a->state,
+                                           .slot_stride = a->slot_stride,
+                                           .key_heads = a->key_heads,
+                                           .value_heads = a->value_heads,
+                                           .key_dim = a->key_dim,
+                                           .value_dim = a->value_dim},
+                                  .conv = {.runs = runs.p,
+                                           .runs_count = 1,
+                                           .m = a->rec_m,
+                                           .state = a->conv_state,
+                                           .slot_stride = a->slot_stride,
+                                           .channels = width},
+                                  .layers = 1};
+    if (o->delta_commit) {
+        o->delta_commit(o->ctx, &c);
+    } else {
+        o->delta_scan(o->ctx, &c.scan);
+        o->conv_store(o->ctx, &c.conv);
+    }
+    buf_free(o, &runs);
+}
+
+static void mix_round(const struct ops *o, const struct op_case *c, const struct feed *f,
+                      const struct table *t, struct buf *state, float *ret) {
+    uint32_t nv = c->size[2], out = nv * c->size[4], width = scan_width(c);
+    struct run runs[SLOTS];
+    float neg_a[64];
+    memcpy(runs, f->runs, sizeof runs);
+    bool whole = f->runs_count == 1 && f->runs[0].count == length_of(c, f->runs[0].slot);
+    for (uint32_t i = 0; i < f->runs_count; i++)
+        if (runs[i].slot == MIX_RECORDED && !whole) runs[i].record = runs[i].row + 1;
+    for (uint32_t i = 0; i < nv; i++) neg_a[i] = mix_neg_a(i);
+    struct buf b[] = {feed_input(o, f, c, MIX_M, width),
+                      feed_input(o, f, c, MIX_Z, out),
+                      feed_input(o, f, c, MIX_A, nv),
+                      feed_input(o, f, c, MIX_B, nv),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * 2 * nv * F32),
+                      buf_new(o, (uint64_t)f->rows * out * F32),
+                      buf_fine(o, MIX_CONV, CONV_TAPS * width),
+                      buf_of(o, neg_a, nv * F32),
+                      buf_fine(o, MIX_BIAS, nv),
+                      buf_fine(o, MIX_NORM, c->size[4]),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * 2 * nv * F32),
+                      buf_of(o, runs, sizeof runs)};
+    struct delta_mix_args a = {.rows = t->rows,
+                               .m = b[0].p,
+                               .z = b[1].p,
+                               .a = b[2].p,
+                               .b = b[3].p,
+                               .qkv = b[4].p,
+                               .gates = b[5].p,
+                               .o = b[6].p,
+                               .conv_w = b[7].p,
+                               .neg_a = b[8].p,
+                               .dt_bias = b[9].p,
+                               .norm_w = b[10].p,
+                               .rec_m = b[11].p,
+                               .rec_qkv = b[12].p,
+                               .rec_gates = b[13].p,
+                               .conv_state = state->p,
+                               .state = state->p + mix_conv_floats(c) * F32,
+                               .slot_stride = mix_stride(c),
+                               .key_heads = c->size[1],
+                               .value_heads = nv,
+                               .key_dim = c->size[3],
+                               .value_dim = c->size[4],
+                               .q_scale = 0.25f,
+                               .eps = norm_eps};
+    a.rows.runs = b[14].p;
+    if (o->delta_mix)
+        o->delta_mix(o->ctx, &a);
+    else
+        mix_steps(o, &a, runs);
+    for (uint32_t i = 0; i < f->runs_count; i++)
+        if (runs[i].record) mix_commit(o, &a, runs[i]);
+    put_output(o, f, c, &b[6], out, ret);
+    for (uint32_t i = 0; i < sizeof b / sizeof *b; i++) buf_free(o, &b[i]);
+}
+
+static void run_mix(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    struct buf state = buf_fine(o, STALE, SLOTS * mix_stride(c) / F32);
+    run_streams(o, c, schedule, &(struct stream_op){mix_round}, &state, ret);
+    buf_free(o, &state);
+}
+
+// The row's channels, convolved; queries and keys of unit length.
+static void ref_mix_inputs(const struct op_case *c, uint32_t slot, uint32_t t, double *x) {
+    uint32_t nk = c->size[1], dk = c->size[3], width = scan_width(c);
+    for (uint32_t k = 0; k < width; k++) {
+        double sum = 0;
+        for (uint32_t j = 0; j < CONV_TAPS; j++)
+            if (t + j >= CONV_TAPS - 1)
+                sum += (double)fine(MIX_CONV, j * width + k) *
+                       fine(MIX_M,
+                            (uint64_t)(rows_before(c, slot) + t + j + 1 - CONV_TAPS) * width + k);
+        x[k] = ref_silu(sum);
+    }
+    for (uint32_t h = 0; h < 2 * nk; h++) {
+        double f = ref_factor(x + h * dk, dk, 1, 1e-6) * (h < nk ? 0.25 : 1);
+        for (uint32_t d = 0; d < dk; d++) x[h * dk + d] *= f;
+    }
+}
+
+static void ref_mix_head(const struct op_case *c, double *s, const double *x, uint64_t row,
+                         uint32_t head, double *out) {
+    uint32_t nk = c->size[1], nv = c->size[2], dk = c->size[3], dv = c->size[4];
+    const double *q = x + head / (nv / nk) * dk, *k = q + nk * dk, *v = x + 2 * nk * dk + head * dv;
+    double pre = (double)fine(MIX_A, row * nv + head) + fine(MIX_BIAS, head);
+    double decay = exp(mix_neg_a(head) * log1p(exp(pre)));
+    double strength = 1 / (1 + exp(-(double)fine(MIX_B, row * nv + head)));
+    for (uint32_t j = 0; j < dv; j++) {
+        double read = 0;
+        for (uint32_t i = 0; i < dk; i++) read += (s[i * dv + j] *= decay) * k[i];
+        double d = strength * (v[j] - read);
+        out[j] = 0;
+        for (uint32_t i = 0; i < dk; i++) out[j] += (s[i * dv + j] += k[i] * d) * q[i];
+    }
+    double f = ref_factor(out, dv, dv, norm_eps);
+    for (uint32_t j = 0; j < dv; j++)
+        out[j] *= f * fine(MIX_NORM, j) * ref_silu(fine(MIX_Z, (row * nv + head) * dv + j));
+}
+
+static void ref_mix(const struct op_case *c, double *ret) {
+    uint32_t nv = c->size[2], dv = c->size[4], head = c->size[3] * dv;
+    double *s = mem_alloc((size_t)nv * head * sizeof *s);
+    double *x = mem_alloc(scan_width(c) * sizeof *x);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        memset(s, 0, (size_t)nv * head * sizeof *s);
+        for (uint32_t t = 0; t < length_of(c, slot); t++) {
+            uint64_t row = rows_before(c, slot) + t;
+            ref_mix_inputs(c, slot, t, x);
+            for (uint32_t h = 0; h < nv; h++)
+                ref_mix_head(c, s + h * head, x, row, h, ret + (row * nv + h) * dv);
+        }
+    }
+    free(s);
+    free(x);
+}
+
 /* router: T, E, K, kind of logits. Weights, then experts as parts of E, so that both count in one range. */
 enum { LOGITS_FINE, LOGITS_TIED, LOGITS_EQUAL };
 
@@ -1380,6 +1607,8 @@ static void run_draw(const struct ops *o, const struct op_case *c, uint32_t sche
     { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv, 0 }
 #define SCAN(n, nk, nv, dk, dv)                                                                    \
     { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan, 0 }
+#define MIX(n, nk, nv, dk, dv)                                                                     \
+    { "delta_mix", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_mix, ref_mix, 0 }
 
 #define ROUTER(t, e, k, kind)                                                                      \
     { "router", {t, e, k, kind}, 1e-6, 2 * (t) * (k), run_router, ref_router, 0 }
@@ -1450,6 +1679,9 @@ const struct op_case op_cases[] = {
     SCAN(20, 1, 3, 7, 16),
     SCAN(40, 2, 4, 32, 48),
     SCAN(60, 2, 4, 128, 128),
+    MIX(1, 1, 1, 16, 16),
+    MIX(30, 2, 4, 32, 48),
+    MIX(20, 1, 3, 128, 128),
     ROUTER(1, 1, 1, LOGITS_FINE),
     ROUTER(3, 5, 5, LOGITS_FINE),
     ROUTER(20, 17, 3, LOGITS_TIED),
@@ -1542,6 +1774,12 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(CONV, 1030),
     EACH_ROWS(SCAN, 2, 6, 128, 128),
     SCAN(65, 1, 2, 256, 32),
+    SCAN(7, 1, 1, 100, 80), // rows and columns of no round count
+    SCAN(300, 1, 3, 128, 48),
+    EACH_ROWS(MIX, 2, 6, 128, 128),
+    MIX(7, 16, 48, 128, 128),
+    MIX(300, 1, 2, 128, 128),
+    MIX(33, 1, 2, 256, 128),
     EACH_ROWS(ROUTER, 256, 8, LOGITS_FINE),
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),

@@ -6,7 +6,9 @@
 #include "kernels/cuda/fatbin.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -132,15 +134,44 @@ static void plan_delta_norm(uint32_t rows_count, uint32_t v, const struct cuda_a
         &no_work, l);
 }
 
+static struct delta_scan_args scan_of(uint32_t runs, uint32_t v) {
+    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
+    return (struct delta_scan_args){.runs_count = runs,
+                                    .value_heads = 16 * (v + 1),
+                                    .key_heads = 16,
+                                    .key_dim = dims[v],
+                                    .value_dim = dims[v]};
+}
+
 static void plan_delta_scan(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                             struct launch_list *l) {
-    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
-    struct delta_scan_args a = {.runs_count = rows_count,
-                                .value_heads = 16 * (v + 1),
-                                .key_heads = 16,
-                                .key_dim = dims[v],
-                                .value_dim = dims[v]};
+    struct delta_scan_args a = scan_of(rows_count, v);
     delta_scan_plan(&a, arch, &no_work, l);
+}
+
+static void plan_delta_commit(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                              struct launch_list *l) {
+    struct delta_commit_args a = {
+        .scan = scan_of(rows_count % 64 + 1, v),
+        .conv = {.runs_count = rows_count % 64 + 1, .channels = hidden[v]},
+        .layers = 16 * (v + 1)};
+    delta_commit_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, 2);
+}
+
+// Few rows a run go through one launch, where there is a kernel for their sizes.
+static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    struct delta_scan_args s = scan_of(1, v);
+    struct delta_mix_args a = {.rows = {.count = rows_count, .runs_count = 1},
+                               .rec_m = v % 2,
+                               .key_heads = s.key_heads,
+                               .value_heads = s.value_heads,
+                               .key_dim = s.key_dim,
+                               .value_dim = s.value_dim};
+    delta_mix_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 16 ? 1 : 6 + v % 2);
+    CHECK_EQ(l->counters, l->count == 1 ? s.key_heads : 0);
 }
 
 static void plan_gated_norm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
