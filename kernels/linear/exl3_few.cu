@@ -9,6 +9,7 @@
  * Cost    decoding: 5 to 6 instructions a weight; the ring holds what the memory's latency needs. */
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_ring.cuh"
 
 // Units
 
@@ -47,61 +48,6 @@ DEVICE_FN struct span span_of(const struct exl3_params &p, uint32_t chunk) {
     uint32_t cols = p.a.parts[0].w.cols, groups = cols / EXL3_GROUP;
     uint32_t per = linear_exl3_groups(cols) * p.chain, from = chunk * per, to = from + per;
     return {from, to < groups ? to : groups};
-}
-
-// Asynchronous copies
-
-DEVICE_FN void copy_16(uint32_t shared, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
-}
-
-DEVICE_FN void copies_end_group() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int LEFT> DEVICE_FN void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
-// The ring of a warp: the groups of its units, one after another.
-struct ring {
-    uint32_t shared, stage; // address of its first stage; the next to fill
-    uint32_t next, end;     // units
-    uint32_t left;          // groups of the unit in hand
-    uint32_t pieces;        // of sixteen bytes, of a group
-    uint32_t step;          // bytes from group to group
-    const char *at;         // the lane's first piece
-    uint32_t second;        // bytes from there to its second one
-};
-
-DEVICE_FN void ring_take_unit(struct ring &r, const struct exl3_params &p) {
-    struct unit u = unit_at(p, r.next);
-    const struct weight &w = p.a.parts[u.part].w;
-    struct span s = span_of(p, u.chunk);
-    uint32_t half_bits = w.exl3.half_bits, lane = threadIdx.x % WARP;
-    uint32_t row = w.rows * half_bits; // bytes of sixteen inputs
-    const char *first = device_ptr<const char>(w.data) + (uint64_t)s.from * LINEAR_GROUP * row +
-                        (uint64_t)u.tile * LINEAR_TILE * half_bits;
-    r.pieces = LINEAR_GROUP * half_bits;
-    r.step = LINEAR_GROUP * row;
-    r.left = s.to - s.from;
-    uint32_t piece = lane + WARP, at = lane / half_bits * row + lane % half_bits * 16;
-    r.at = first + at;
-    r.second = piece / half_bits * row + piece % half_bits * 16 - at;
-    r.next += EXL3_FEW_WARPS;
-}
-
-DEVICE_FN void ring_fill(struct ring &r, const struct exl3_params &p) {
-    if (!r.left && r.next < r.end) ring_take_unit(r, p);
-    if (r.left) {
-        uint32_t lane = threadIdx.x % WARP, to = r.shared + r.stage * p.stage_bytes + lane * 16;
-        if (lane < r.pieces) copy_16(to, r.at);
-        if (lane + WARP < r.pieces) copy_16(to + WARP * 16, r.at + r.second);
-        r.at += r.step;
-        r.left--;
-    }
-    copies_end_group();
-    r.stage = r.stage + 1 == EXL3_FEW_RING ? 0 : r.stage + 1;
 }
 
 // The product
@@ -152,12 +98,21 @@ DEVICE_FN void multiply_any(const struct exl3 &q, const uint32_t *tile, uint32_t
 }
 
 struct warp {
-    struct ring ring;
-    uint32_t stage;   // the next to take
-    const char *base; // of the ring
-    uint32_t rows;    // the lane's address of the rows' first group; a group is rows_step further
+    struct exl3_ring ring;
+    uint32_t next, end; // units: whose weights come next; of the block
+    uint32_t rows;      // the lane's address of the rows' next group; a group is rows_step further
     uint32_t rows_step;
 };
+
+DEVICE_FN void fill(const struct exl3_params &p, struct warp &w) {
+    if (!w.ring.left && w.next < w.end) {
+        struct unit u = unit_at(p, w.next);
+        struct span s = span_of(p, u.chunk);
+        exl3_ring_aim(w.ring, p.a.parts[u.part].w, u.tile, s.from, s.to - s.from);
+        w.next += EXL3_FEW_WARPS;
+    }
+    exl3_ring_fill(w.ring);
+}
 
 // A segment of `groups`, from 0. HALF_BITS 0: any.
 template <int TILES, int HALF_BITS>
@@ -171,21 +126,17 @@ DEVICE_FN void multiply_segment(const struct exl3_params &p, const struct exl3 &
         for (int j = 0; j < 4; j++) sum[i][j] = 0;
 #pragma unroll 1
     for (uint32_t i = 0; i < groups; i++) {
-        copies_wait<EXL3_FEW_RING - 2>();
-        __syncwarp(); // the stage has come for all lanes, and all have read the one before it
-        const uint32_t *tile =
-            reinterpret_cast<const uint32_t *>(w.base + w.stage * p.stage_bytes) +
-            c * 4 * (HALF_BITS ? HALF_BITS : q.half_bits);
+        const uint32_t *tile = reinterpret_cast<const uint32_t *>(exl3_ring_take(w.ring)) +
+                               c * 4 * (HALF_BITS ? HALF_BITS : q.half_bits);
         if (HALF_BITS) {
             struct exl3_lane<HALF_BITS ? HALF_BITS : 8> l;
             exl3_lane_load<HALF_BITS ? HALF_BITS : 8>(tile, g, l);
-            ring_fill(w.ring, p);
+            fill(p, w);
             multiply_group<TILES, HALF_BITS ? HALF_BITS : 8>(l, code, w.rows, sum);
         } else {
-            ring_fill(w.ring, p);
+            fill(p, w);
             multiply_any<TILES>(q, tile, w.rows, sum);
         }
-        w.stage = w.stage + 1 == EXL3_FEW_RING ? 0 : w.stage + 1;
         w.rows += w.rows_step;
     }
 }
@@ -282,7 +233,7 @@ DEVICE_FN void copy_rows(const struct exl3_params &p, const struct unit &u, uint
     const char *from = device_ptr<const char>(p.rotated) +
                        ((uint64_t)u.nth * (p.a.parts[0].w.cols / EXL3_GROUP) + s.from) * line;
     for (uint32_t i = threadIdx.x * 16; i < bytes; i += EXL3_FEW_THREADS * 16)
-        copy_16(shared + i, from + i);
+        copies_16(shared + i, from + i);
 }
 
 // The first unit behind u's part and piece of K.
@@ -295,18 +246,18 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane % EXL3_STEP_ROWS;
     uint32_t from = (uint32_t)((uint64_t)p.units * blockIdx.x / gridDim.x);
     uint32_t to = (uint32_t)((uint64_t)p.units * (blockIdx.x + 1) / gridDim.x);
-    uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
-    uint32_t rings = p.buffers * p.rows_bytes + warp * EXL3_FEW_RING * p.stage_bytes;
+    uint32_t base = copies_shared(shared);
+    uint32_t rings = p.buffers * p.rows_bytes + warp * EXL3_RING * p.stage_bytes;
     struct warp w = {};
-    w.ring.shared = base + rings;
-    w.ring.next = from + warp;
-    w.ring.end = to;
-    w.base = shared + rings;
+    w.ring.base = shared + rings;
+    w.ring.stage_bytes = p.stage_bytes;
+    w.next = from + warp;
+    w.end = to;
     w.rows_step = p.a.rows * EXL3_GROUP_BYTES;
     uint32_t lane_row = row < p.a.rows ? row : p.a.rows - 1;
     uint32_t lane_at = lane_row * EXL3_GROUP_BYTES + (lane / EXL3_STEP_ROWS ^ lane_row) * 16;
     device_let_next();
-    for (int i = 0; i < EXL3_FEW_RING - 1; i++) ring_fill(w.ring, p);
+    for (int i = 0; i < EXL3_RING - 1; i++) fill(p, w);
     device_wait_prior();
     uint32_t next = from + warp, buffer = 0;
     for (uint32_t at = from; at < to;) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_many.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
@@ -46,7 +47,7 @@ static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct ex
     p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
     p->stage_bytes = 4 * LINEAR_TILE * s->half_bits_max;
-    return p->buffers * p->rows_bytes + EXL3_FEW_WARPS * EXL3_FEW_RING * p->stage_bytes;
+    return p->buffers * p->rows_bytes + EXL3_FEW_WARPS * EXL3_RING * p->stage_bytes;
 }
 
 /* A chain of all segments spares the sums' way through memory. It wants many outputs, so that every warp has several tiles, and
@@ -84,6 +85,27 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
     return true;
 }
 
+/* Every block keeps a slot for each segment, for tiles that it shares with others. Tiles of 64 rows take half the shared memory and
+ * registers, so that two blocks share a multiprocessor. */
+static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                      struct exl3_params *p, struct launch_list *ret) {
+    uint32_t rows = p->a.rows <= 64 ? 64 : 128, segments = linear_exl3_segments(s->cols);
+    if (arch->sm != 90) return false;
+    uint32_t tiles = s->blocks * ceil_div_u32(p->a.rows, rows);
+    uint32_t blocks = arch->sm_count * (rows == 64 ? 2 : 1);
+    p->units = tiles * segments;
+    p->stage_bytes = 4 * LINEAR_TILE * s->half_bits_max;
+    p->sums = p->rotated + ret->scratch_bytes;
+    ret->counters = tiles;
+    struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
+    l->grid[0] = min_u32(blocks, p->units);
+    l->block[0] = EXL3_MANY_THREADS;
+    l->shared_bytes = exl3_many_shared(rows, p->stage_bytes);
+    l->early = true;
+    ret->scratch_bytes += (uint64_t)l->grid[0] * segments * rows * EXL3_BLOCK * sizeof(float);
+    return true;
+}
+
 static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
                       const struct cuda_work *w, struct launch_list *ret) {
     struct exl3_sizes s = exl3_sizes(a);
@@ -98,7 +120,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     l->grid[2] = s.parts;
     l->block[0] = ROTATE_WARPS * 32;
     l->early = true;
-    if (plan_few(&s, arch, &p, ret)) return;
+    if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
     l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
     l->grid[0] = s.blocks;
