@@ -2,14 +2,14 @@
  *
  * A unit of work is a tile of sixteen outputs and some segments of K that a warp adds up (`chain`, one or all of them). Units go by
  * parts, then by K, then by outputs, and every block has an equal run of them: its rows are then a short piece of K, which it holds
- * in shared memory. Units of a run go to the warps in turn. A warp decodes a group of K in registers, from a ring of its own that
- * asynchronous copies fill. The sums go to memory; the warp that brings the last one of 128 outputs finishes their rows.
+ * in shared memory, rotating up to eight of them itself. Units of a run go to the warps in turn. A warp decodes a group of K in
+ * registers, two groups behind its loads. Sums go to memory; the block that brings the last ones of 128 outputs finishes them.
  * Order   linear_order.h's. The shape of the grid, the chain and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
- * Cost    decoding: 5 to 6 instructions a weight; the ring holds what the memory's latency needs. */
+ * Cost    decoding: 5 to 6 instructions a weight. */
+#include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_few.h"
-#include "kernels/linear/exl3_ring.cuh"
 
 // Units
 
@@ -50,7 +50,24 @@ DEVICE_FN struct span span_of(const struct exl3_params &p, uint32_t chunk) {
     return {from, to < groups ? to : groups};
 }
 
+// The first unit behind u's part and piece of K.
+DEVICE_FN uint32_t span_end(const struct exl3_params &p, uint32_t at, const struct unit &u) {
+    return at + p.a.parts[u.part].w.rows / LINEAR_TILE - u.tile;
+}
+
 // The product
+
+// A warp, between its units.
+struct warp {
+    struct exl3_source source; // of the unit in hand
+    struct exl3_ahead ahead;   // its first words
+    uint32_t rows, rows_step;  // the lane's address of the rows' first group; from group to group
+};
+
+DEVICE_FN struct exl3_source source_of(const struct exl3_params &p, uint32_t unit) {
+    struct unit u = unit_at(p, unit);
+    return exl3_source_of(p.a.parts[u.part].w, u.tile, span_of(p, u.chunk).from);
+}
 
 DEVICE_FN void load_factors(uint32_t shared, uint32_t ret[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -59,7 +76,18 @@ DEVICE_FN void load_factors(uint32_t shared, uint32_t ret[4]) {
                  : "memory");
 }
 
-// A group: the rows' factors lie at rows for the lane, eight rows 1 KiB apart.
+// Two steps: their weights times the rows, whose factors lie at `rows` for the lane, eight rows 1 KiB apart.
+template <int TILES>
+DEVICE_FN void multiply_steps(const uint32_t a[2][4], uint32_t rows, float sum[TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        uint32_t b[4];
+        load_factors(rows + i * EXL3_STEP_ROWS * EXL3_GROUP_BYTES, b);
+        device_mma<DTYPE_F16>(sum[i], a[0], b);
+        device_mma<DTYPE_F16>(sum[i], a[1], b + 2);
+    }
+}
+
 template <int TILES, int HALF_BITS>
 DEVICE_FN void multiply_group(const struct exl3_lane<HALF_BITS> &l, const struct exl3_code &code,
                               uint32_t rows, float sum[TILES][4]) {
@@ -68,127 +96,107 @@ DEVICE_FN void multiply_group(const struct exl3_lane<HALF_BITS> &l, const struct
         uint32_t a[2][4];
         exl3_lane_factors<HALF_BITS>(l, code, 2 * half, a[0]);
         exl3_lane_factors<HALF_BITS>(l, code, 2 * half + 1, a[1]);
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            uint32_t b[4];
-            load_factors((rows ^ half * 64) + i * EXL3_STEP_ROWS * EXL3_GROUP_BYTES, b);
-            device_mma<DTYPE_F16>(sum[i], a[0], b);
-            device_mma<DTYPE_F16>(sum[i], a[1], b + 2);
-        }
+        multiply_steps<TILES>(a, rows ^ half * 64, sum);
     }
 }
 
-// Of any width and codebook, from the stage itself.
-template <int TILES>
-DEVICE_FN void multiply_any(const struct exl3 &q, const uint32_t *tile, uint32_t rows,
-                            float sum[TILES][4]) {
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-        uint32_t a[2][4], g = threadIdx.x % WARP / 4;
-        exl3_factors(tile, q.half_bits, q.codebook, g, 2 * half, a[0]);
-        exl3_factors(tile, q.half_bits, q.codebook, g, 2 * half + 1, a[1]);
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            uint32_t b[4];
-            load_factors((rows ^ half * 64) + i * EXL3_STEP_ROWS * EXL3_GROUP_BYTES, b);
-            device_mma<DTYPE_F16>(sum[i], a[0], b);
-            device_mma<DTYPE_F16>(sum[i], a[1], b + 2);
-        }
-    }
-}
-
-struct warp {
-    struct exl3_ring ring;
-    uint32_t next, end; // units: whose weights come next; of the block
-    uint32_t rows;      // the lane's address of the rows' next group; a group is rows_step further
-    uint32_t rows_step;
-};
-
-DEVICE_FN void fill(const struct exl3_params &p, struct warp &w) {
-    if (!w.ring.left && w.next < w.end) {
-        struct unit u = unit_at(p, w.next);
-        struct span s = span_of(p, u.chunk);
-        exl3_ring_aim(w.ring, p.a.parts[u.part].w, u.tile, s.from, s.to - s.from);
-        w.next += EXL3_FEW_WARPS;
-    }
-    exl3_ring_fill(w.ring);
-}
-
-// A segment of `groups`, from 0. HALF_BITS 0: any.
-template <int TILES, int HALF_BITS>
-DEVICE_FN void multiply_segment(const struct exl3_params &p, const struct exl3 &q, struct warp &w,
-                                uint32_t groups, float sum[TILES][4]) {
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    struct exl3_code code = exl3_code_of(q.codebook, p.masks);
+template <int TILES> DEVICE_FN void clear(float sum[TILES][4]) {
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) sum[i][j] = 0;
-#pragma unroll 1
-    for (uint32_t i = 0; i < groups; i++) {
-        const uint32_t *tile = reinterpret_cast<const uint32_t *>(exl3_ring_take(w.ring)) +
-                               c * 4 * (HALF_BITS ? HALF_BITS : q.half_bits);
-        if (HALF_BITS) {
-            struct exl3_lane<HALF_BITS ? HALF_BITS : 8> l;
-            exl3_lane_load<HALF_BITS ? HALF_BITS : 8>(tile, g, l);
-            fill(p, w);
-            multiply_group<TILES, HALF_BITS ? HALF_BITS : 8>(l, code, w.rows, sum);
-        } else {
-            fill(p, w);
-            multiply_any<TILES>(q, tile, w.rows, sum);
-        }
-        w.rows += w.rows_step;
-    }
 }
 
 template <int TILES>
-DEVICE_FN void multiply_width(const struct exl3_params &p, const struct exl3 &q, struct warp &w,
-                              uint32_t groups, float sum[TILES][4]) {
-    uint32_t width = q.codebook == EXL3_MUL1 ? 0 : q.half_bits;
-    switch (width) {
-    case 6: multiply_segment<TILES, 6>(p, q, w, groups, sum); break;
-    case 8: multiply_segment<TILES, 8>(p, q, w, groups, sum); break;
-    case 12: multiply_segment<TILES, 12>(p, q, w, groups, sum); break;
-    default: multiply_segment<TILES, 0>(p, q, w, groups, sum); break;
-    }
+DEVICE_FN void add(float total[TILES][4], const float sum[TILES][4], bool first) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) total[i][j] = first ? sum[i][j] : total[i][j] + sum[i][j];
 }
 
-// The end
-
-DEVICE_FN float4 load_sums(const float *at) {
-    return __ldcg(reinterpret_cast<const float4 *>(at) + threadIdx.x % WARP);
-}
-
-// A warp: 128 outputs, all rows. sums: [count][rows][128].
-DEVICE_FN void finish(const struct linear_part &part, const float *sums, uint32_t count,
-                      uint32_t rows, uint32_t block) {
-    for (uint32_t row = 0; row < rows; row++) {
-        float4 v[8];
+/* A unit of `groups`, in segments of `per`, whose first words are loaded; loads those of the next one on the way, if that has the
+ * same width. A unit has at least EXL3_AHEAD groups: linear_order.h. */
+template <int TILES, int HALF_BITS>
+DEVICE_FN void multiply_width(const struct exl3_code &code, struct warp &w,
+                              const struct exl3_source &next, uint32_t groups, uint32_t per,
+                              float total[TILES][4]) {
+    struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
+    exl3_ahead_get<HALF_BITS>(w.ahead, l);
+    const char *at = w.source.at + EXL3_AHEAD * (uint64_t)w.source.step;
+    uint32_t step = w.source.step, left = per, rows = w.rows;
+    float sum[TILES][4];
+    clear<TILES>(sum);
+    clear<TILES>(total);
+    bool first = true;
+#pragma unroll 1
+    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD) {
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
-            if (i < count) v[i] = load_sums(sums + ((uint64_t)i * rows + row) * EXL3_BLOCK);
-        float t[EXL3_LANE_CHANNELS] = {v[0].x, v[0].y, v[0].z, v[0].w};
-#pragma unroll
-        for (uint32_t i = 1; i < 8; i++)
-            if (i < count) {
-                t[0] = t[0] + v[i].x;
-                t[1] = t[1] + v[i].y;
-                t[2] = t[2] + v[i].z;
-                t[3] = t[3] + v[i].w;
+        for (int j = 0; j < EXL3_AHEAD; j++) {
+            if (j && i + j >= groups) break;
+            struct exl3_lane<HALF_BITS> mine = l[j];
+            exl3_lane_before<HALF_BITS>(mine);
+            if (i + j + EXL3_AHEAD == groups) { // what follows is the next unit's
+                at = next.at;
+                step = next.step;
             }
-        exl3_finish_row(part, t, block * EXL3_BLOCK,
-                        device_ptr<float>(part.y) + (uint64_t)row * part.w.rows);
+            exl3_lane_load<HALF_BITS>(at, l[j]);
+            at += step;
+            multiply_group<TILES, HALF_BITS>(mine, code, rows, sum);
+            rows += w.rows_step;
+            if (--left == 0) {
+                add<TILES>(total, sum, first);
+                clear<TILES>(sum);
+                first = false;
+                left = per;
+            }
+        }
     }
+    if (left != per) add<TILES>(total, sum, first);
+    exl3_ahead_put<HALF_BITS>(w.ahead, l, groups % EXL3_AHEAD);
 }
 
-// A unit's sum to memory; the last one of 128 outputs finishes them.
+// Of any width and codebook, from memory itself.
+template <int TILES>
+DEVICE_FN void multiply_any(const struct weight &weight, struct warp &w, const struct unit &u,
+                            struct span s, uint32_t per, float total[TILES][4]) {
+    const struct exl3 &q = weight.exl3;
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, rows = w.rows, left = per;
+    uint64_t words = 4ull * q.half_bits, row = weight.rows / LINEAR_TILE * words;
+    const uint32_t *tile = device_ptr<const uint32_t>(weight.data) + u.tile * words;
+    float sum[TILES][4];
+    bool first = true;
+    clear<TILES>(sum);
+    clear<TILES>(total);
+#pragma unroll 1
+    for (uint32_t group = s.from; group < s.to; group++) {
+        const uint32_t *mine = tile + (group * LINEAR_GROUP + c) * row;
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            uint32_t a[2][4];
+            exl3_factors(mine, q.half_bits, q.codebook, g, 2 * half, a[0]);
+            exl3_factors(mine, q.half_bits, q.codebook, g, 2 * half + 1, a[1]);
+            multiply_steps<TILES>(a, rows ^ half * 64, sum);
+        }
+        rows += w.rows_step;
+        if (--left == 0) {
+            add<TILES>(total, sum, first);
+            clear<TILES>(sum);
+            first = false;
+            left = per;
+        }
+    }
+    if (left != per) add<TILES>(total, sum, first);
+}
+
+// The sums of a unit, to memory.
 template <int TILES>
 DEVICE_FN void put(const struct exl3_params &p, const struct unit &u, const float sum[TILES][4]) {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4, rows = p.a.rows;
-    uint32_t chunks = chunks_of(p), block = u.tile / LINEAR_WARPS, all = u.blocks + block;
-    float *sums = device_ptr<float>(p.sums) + (uint64_t)all * chunks * rows * EXL3_BLOCK;
-    float *mine =
-        sums + (uint64_t)u.chunk * rows * EXL3_BLOCK + u.tile % LINEAR_WARPS * LINEAR_TILE;
+    uint32_t block = u.blocks + u.tile / LINEAR_WARPS;
+    float *mine = device_ptr<float>(p.sums) +
+                  ((uint64_t)block * chunks_of(p) + u.chunk) * rows * EXL3_BLOCK +
+                  u.tile % LINEAR_WARPS * LINEAR_TILE;
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -196,93 +204,205 @@ DEVICE_FN void put(const struct exl3_params &p, const struct unit &u, const floa
             uint32_t row = i * EXL3_STEP_ROWS + 2 * c + j % 2;
             if (row < rows) __stcg(mine + (uint64_t)row * EXL3_BLOCK + g + j / 2 * 8, sum[i][j]);
         }
-    uint32_t *counter = device_ptr<uint32_t>(p.counters) + all, before = 0;
-    __threadfence();
-    __syncwarp();
-    if (lane == 0) before = atomicAdd(counter, 1);
-    before = __shfl_sync(0xffffffffu, before, 0);
-    if (before + 1 < chunks * LINEAR_WARPS) return;
-    __threadfence();
-    if (lane == 0) *counter = 0;
-    finish(p.a.parts[u.part], sums, chunks, rows, block);
 }
 
-// A unit, whose rows lie in shared memory.
+// The warp's next unit, `number`; the one after it is `after`, if it is below `end`.
 template <int TILES>
-DEVICE_FN void multiply_unit(const struct exl3_params &p, const struct unit &u, struct warp &w) {
-    const struct exl3 &q = p.a.parts[u.part].w.exl3;
-    uint32_t per = linear_exl3_groups(p.a.parts[0].w.cols);
+DEVICE_FN void multiply_unit(const struct exl3_params &p, struct warp &w, uint32_t number,
+                             uint32_t after, uint32_t end) {
+    struct unit u = unit_at(p, number);
     struct span s = span_of(p, u.chunk);
+    const struct weight &weight = p.a.parts[u.part].w;
+    struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
+    struct exl3_source next = source_of(p, after < end ? after : number);
+    uint32_t per = linear_exl3_groups(p.a.parts[0].w.cols);
     float total[TILES][4];
-    multiply_width<TILES>(p, q, w, s.to - s.from < per ? s.to - s.from : per, total);
-    for (uint32_t at = s.from + per; at < s.to; at += per) {
-        float sum[TILES][4];
-        multiply_width<TILES>(p, q, w, s.to - at < per ? s.to - at : per, sum);
-#pragma unroll
-        for (int i = 0; i < TILES; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) total[i][j] = total[i][j] + sum[i][j];
+    bool same = next.half_bits == w.source.half_bits;
+    struct exl3_source ahead = same ? next : w.source; // else loaded for nothing
+    switch (w.source.half_bits) {
+#define EXL3_FEW_MULTIPLY(width)                                                                   \
+    case width: multiply_width<TILES, width>(code, w, ahead, s.to - s.from, per, total); break;
+        EXL3_WIDTHS(EXL3_FEW_MULTIPLY)
+    default: multiply_any<TILES>(weight, w, u, s, per, total); break;
     }
     put<TILES>(p, u, total);
+    w.source = next;
+    if (!same) exl3_ahead_load(w.ahead, w.source);
 }
 
-// All threads: the rows of a unit's part and piece of K, to shared memory.
+// Rows
+
+// All threads: the rotated rows of a unit's part and piece of K, to shared memory.
 DEVICE_FN void copy_rows(const struct exl3_params &p, const struct unit &u, uint32_t shared) {
     struct span s = span_of(p, u.chunk);
     uint32_t line = p.a.rows * EXL3_GROUP_BYTES, bytes = (s.to - s.from) * line;
     const char *from = device_ptr<const char>(p.rotated) +
                        ((uint64_t)u.nth * (p.a.parts[0].w.cols / EXL3_GROUP) + s.from) * line;
-    for (uint32_t i = threadIdx.x * 16; i < bytes; i += EXL3_FEW_THREADS * 16)
+    for (uint32_t i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16)
         copies_16(shared + i, from + i);
+    copies_end_group();
 }
 
-// The first unit behind u's part and piece of K.
-DEVICE_FN uint32_t span_end(const struct exl3_params &p, uint32_t at, const struct unit &u) {
-    return at + p.a.parts[u.part].w.rows / LINEAR_TILE - u.tile;
+// The same, from the rows themselves. A warp has several pieces of 128 channels under way.
+DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct unit &u, char *shared) {
+    enum { BESIDE = 4 };
+    struct span s = span_of(p, u.chunk);
+    const struct weight &w = p.a.parts[u.part].w;
+    uint32_t block = s.from / 2, count = ((s.to + 1) / 2 - block) * p.a.rows;
+    uint32_t warps = blockDim.x / WARP;
+    struct exl3_rows to = {reinterpret_cast<uint16_t *>(shared), p.a.rows};
+    for (uint32_t first = threadIdx.x / WARP; first < count; first += warps * BESIDE) {
+        float4 in[BESIDE];
+        uint2 suh[BESIDE];
+#pragma unroll
+        for (int i = 0; i < BESIDE; i++) {
+            uint32_t n = first + i * warps, at = block + n / p.a.rows;
+            if (n >= count) continue;
+            suh[i] = exl3_suh(w, at);
+            in[i] = exl3_channels(
+                device_ptr<const float>(p.a.x) + (uint64_t)(n % p.a.rows) * w.cols, at);
+        }
+#pragma unroll
+        for (int i = 0; i < BESIDE; i++) {
+            uint32_t n = first + i * warps, group = exl3_lane_group(block + n / p.a.rows);
+            if (n >= count) continue;
+            bool keep = group >= s.from && group < s.to;
+            exl3_rotate_in(in[i], suh[i], group - s.from, n % p.a.rows, to, keep);
+        }
+    }
+}
+
+// The end
+
+// A warp: 128 outputs of a row. sums: of all its pieces of K, `step` floats apart.
+DEVICE_FN void finish(const struct linear_part &part, const float *sums, uint32_t count,
+                      uint64_t step, uint32_t block, uint32_t row) {
+    float4 v[8];
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        if (i < count)
+            v[i] = __ldcg(reinterpret_cast<const float4 *>(sums + i * step) + threadIdx.x % WARP);
+    float t[EXL3_LANE_CHANNELS] = {v[0].x, v[0].y, v[0].z, v[0].w};
+#pragma unroll
+    for (uint32_t i = 1; i < 8; i++)
+        if (i < count) {
+            t[0] = t[0] + v[i].x;
+            t[1] = t[1] + v[i].y;
+            t[2] = t[2] + v[i].z;
+            t[3] = t[3] + v[i].w;
+        }
+    exl3_finish_row(part, t, block * EXL3_BLOCK,
+                    device_ptr<float>(part.y) + (uint64_t)row * part.w.rows);
+}
+
+// 128 outputs that a block has had tiles of, for one piece of K.
+struct share {
+    uint32_t part, block, all; // all: among all blocks of 128 outputs
+    uint32_t tiles;
+};
+
+// The share of a number among those of units from .. to; false behind the last one.
+DEVICE_FN bool share_at(const struct exl3_params &p, uint32_t from, uint32_t to, uint32_t number,
+                        struct share *ret) {
+    while (from < to) {
+        struct unit u = unit_at(p, from);
+        uint32_t end = span_end(p, from, u), count = (end < to ? end : to) - from;
+        uint32_t first = u.tile / LINEAR_WARPS, last = (u.tile + count - 1) / LINEAR_WARPS;
+        if (number <= last - first) {
+            uint32_t block = first + number, begin = block * LINEAR_WARPS;
+            uint32_t until = begin + LINEAR_WARPS;
+            begin = begin > u.tile ? begin : u.tile;
+            until = until < u.tile + count ? until : u.tile + count;
+            *ret = {u.part, block, u.blocks + block, until - begin};
+            return true;
+        }
+        number -= last - first + 1;
+        from += count;
+    }
+    return false;
+}
+
+/* All threads, once the units from .. to lie in memory: tells of them, and finishes the outputs of which they were the last. done: room
+ * for a share of each thread, in shared memory. */
+DEVICE_FN void finish_all(const struct exl3_params &p, uint32_t from, uint32_t to,
+                          struct share *done, uint32_t *done_count) {
+    uint32_t chunks = chunks_of(p), warps = blockDim.x / WARP;
+    for (uint32_t first = 0;; first += blockDim.x) {
+        __syncthreads();
+        if (threadIdx.x == 0) *done_count = 0;
+        __syncthreads();
+        struct share s;
+        bool have = share_at(p, from, to, first + threadIdx.x, &s);
+        if (have) {
+            uint32_t *counter = device_ptr<uint32_t>(p.counters) + s.all;
+            __threadfence();
+            uint32_t before = atomicAdd(counter, s.tiles);
+            __threadfence();
+            if (before + s.tiles == chunks * LINEAR_WARPS) {
+                *counter = 0;
+                done[atomicAdd(done_count, 1)] = s;
+            }
+        }
+        bool more = __syncthreads_or(have && threadIdx.x == blockDim.x - 1);
+        uint64_t step = (uint64_t)p.a.rows * EXL3_BLOCK;
+        for (uint32_t i = threadIdx.x / WARP; i < *done_count * p.a.rows; i += warps) {
+            struct share d = done[i / p.a.rows];
+            uint32_t row = i % p.a.rows;
+            finish(p.a.parts[d.part],
+                   device_ptr<const float>(p.sums) + d.all * chunks * step + row * EXL3_BLOCK,
+                   chunks, step, d.block, row);
+        }
+        if (!more) return;
+    }
 }
 
 template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane % EXL3_STEP_ROWS;
+    uint32_t warps = blockDim.x / WARP;
     uint32_t from = (uint32_t)((uint64_t)p.units * blockIdx.x / gridDim.x);
     uint32_t to = (uint32_t)((uint64_t)p.units * (blockIdx.x + 1) / gridDim.x);
-    uint32_t base = copies_shared(shared);
-    uint32_t rings = p.buffers * p.rows_bytes + warp * EXL3_RING * p.stage_bytes;
     struct warp w = {};
-    w.ring.base = shared + rings;
-    w.ring.stage_bytes = p.stage_bytes;
-    w.next = from + warp;
-    w.end = to;
     w.rows_step = p.a.rows * EXL3_GROUP_BYTES;
     uint32_t lane_row = row < p.a.rows ? row : p.a.rows - 1;
-    uint32_t lane_at = lane_row * EXL3_GROUP_BYTES + (lane / EXL3_STEP_ROWS ^ lane_row) * 16;
+    uint32_t lane_at = copies_shared(shared) + lane_row * EXL3_GROUP_BYTES +
+                       (lane / EXL3_STEP_ROWS ^ lane_row) * 16;
     device_let_next();
-    for (int i = 0; i < EXL3_RING - 1; i++) fill(p, w);
+    uint32_t next = from + warp;
+    if (next < to) {
+        w.source = source_of(p, next);
+        exl3_ahead_load(w.ahead, w.source);
+    }
     device_wait_prior();
-    uint32_t next = from + warp, buffer = 0;
-    for (uint32_t at = from; at < to;) {
-        struct unit first = unit_at(p, at);
-        uint32_t end = span_end(p, at, first);
-        if (p.buffers == 1 || at == from) {
+    uint32_t have = from; // units before it find their rows in shared memory
+    for (uint32_t at = from, nth = 0; at < to; nth++) {
+        if (at == have) {
             __syncthreads(); // the rows before have been read
-            copy_rows(p, first, base + buffer * p.rows_bytes);
-            copies_end_group();
+            for (uint32_t i = 0; i < p.buffers && have < to; i++) {
+                struct unit u = unit_at(p, have);
+                uint32_t buffer = (nth + i) % p.buffers * p.rows_bytes;
+                if (TILES == 1)
+                    rotate_rows(p, u, shared + buffer);
+                else
+                    copy_rows(p, u, copies_shared(shared) + buffer);
+                have = span_end(p, have, u);
+            }
+            copies_wait<0>();
+            __syncthreads();
         }
-        copies_wait<0>();
-        __syncthreads();
-        if (p.buffers == 2 && end < to)
-            copy_rows(p, unit_at(p, end), base + (buffer ^ 1) * p.rows_bytes);
-        for (; next < to && next < end; next += EXL3_FEW_WARPS) {
-            w.rows = base + buffer * p.rows_bytes + lane_at;
-            multiply_unit<TILES>(p, unit_at(p, next), w);
+        uint32_t end = span_end(p, at, unit_at(p, at));
+        for (; next < to && next < end; next += warps) {
+            w.rows = lane_at + nth % p.buffers * p.rows_bytes;
+            multiply_unit<TILES>(p, w, next, next + warps, to);
         }
         at = end;
-        if (p.buffers == 2) buffer ^= 1;
     }
+    finish_all(p, from, to, reinterpret_cast<struct share *>(shared + 16),
+               reinterpret_cast<uint32_t *>(shared));
 }
 
 #define EXL3_FEW_KERNEL(name, tiles)                                                               \
-    extern "C" __global__ void __launch_bounds__(EXL3_FEW_THREADS, 1)                              \
+    extern "C" __global__ void __launch_bounds__(exl3_few_warps(tiles) * WARP, 1)                  \
         name(const struct exl3_params p) {                                                         \
         run<tiles>(p);                                                                             \
     }

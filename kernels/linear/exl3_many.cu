@@ -8,9 +8,9 @@
  * Order   linear_order.h's. The shape of the grid, the tiles and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    2 T N K flop; decoding, for each tile of rows. */
+#include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_many.h"
-#include "kernels/linear/exl3_ring.cuh"
 #include "kernels/linear/wgmma.cuh"
 
 struct tile {
@@ -73,6 +73,7 @@ template <int ROWS> DEVICE_FN void fetch_rows(const struct exl3_params &p, const
         uint64_t group = (uint64_t)t.nth * w.groups_all + segment * w.groups;
         const char *at =
             device_ptr<const char>(p.rotated) + (group * p.a.rows + t.row) * EXL3_GROUP_BYTES;
+#pragma unroll 1 // unrolled, ptxas 13.0 loses the upper half of an address
         for (uint32_t i = 0; i < groups; i++) {
             barrier_wait(w.empty + stage * 8, ~turn & 1);
             copies_piece(w.rows + stage * ROWS * EXL3_GROUP_BYTES, at, bytes, w.full + stage * 8);
@@ -88,21 +89,17 @@ template <int ROWS> DEVICE_FN void fetch_rows(const struct exl3_params &p, const
 // The product
 
 struct warp {
-    struct exl3_ring ring;
-    uint32_t next;        // unit whose weights come next
-    uint32_t stage, turn; // of rows: the next to take
+    struct exl3_source source; // of the unit in hand
+    struct exl3_ahead ahead;   // its first words
+    uint32_t stage, turn;      // of rows: the next to take
 };
 
 template <int ROWS>
-DEVICE_FN void fill(const struct exl3_params &p, const struct work &w, struct warp &s) {
-    if (!s.ring.left && s.next < w.to) {
-        struct tile t = tile_at<ROWS>(p, s.next / w.segments);
-        uint32_t segment = s.next % w.segments;
-        exl3_ring_aim(s.ring, p.a.parts[t.part].w, t.block * WARPS + threadIdx.x / WARP,
-                      segment * w.groups, groups_of(w, segment));
-        s.next++;
-    }
-    exl3_ring_fill(s.ring);
+DEVICE_FN struct exl3_source source_of(const struct exl3_params &p, const struct work &w,
+                                       uint32_t unit) {
+    struct tile t = tile_at<ROWS>(p, unit / w.segments);
+    return exl3_source_of(p.a.parts[t.part].w, t.block * WARPS + threadIdx.x / WARP,
+                          unit % w.segments * w.groups);
 }
 
 // Of a lane, where it says so.
@@ -113,80 +110,135 @@ DEVICE_FN void arrive_if(uint32_t barrier, bool mine) {
                  : "memory");
 }
 
+// The weights of a group that a lane has loaded.
 template <int HALF_BITS> struct decoder {
     struct exl3_lane<HALF_BITS> lane;
     struct exl3_code code;
-    __device__ __forceinline__ void load(const char *stage, const struct exl3 &q) {
-        exl3_lane_load<HALF_BITS>(reinterpret_cast<const uint32_t *>(stage) +
-                                      threadIdx.x % 4 * 4 * HALF_BITS,
-                                  threadIdx.x % WARP / 4, lane);
-    }
-    __device__ __forceinline__ void step(const struct exl3 &q, int s, uint32_t ret[4]) const {
+    __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
         exl3_lane_factors<HALF_BITS>(lane, code, s, ret);
     }
 };
 
-// Of any width and codebook, from the stage itself.
+// Of any width and codebook, from memory itself.
 template <> struct decoder<0> {
     const uint32_t *tile;
-    struct exl3_code code;
-    __device__ __forceinline__ void load(const char *stage, const struct exl3 &q) {
-        tile = reinterpret_cast<const uint32_t *>(stage) + threadIdx.x % 4 * 4 * q.half_bits;
-    }
-    __device__ __forceinline__ void step(const struct exl3 &q, int s, uint32_t ret[4]) const {
+    struct exl3 q;
+    __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
         exl3_factors(tile, q.half_bits, q.codebook, threadIdx.x % WARP / 4, s, ret);
     }
 };
 
+// A group: halves of it are decoded while the tensor cores have the one before. before: the stage of the group before, if any.
 template <int ROWS, int HALF_BITS>
-DEVICE_FN void multiply_segment(const struct exl3_params &p, const struct work &w, struct warp &s,
-                                const struct exl3 &q, uint32_t groups, float (&sum)[ROWS / 2]) {
-    struct decoder<HALF_BITS> d;
-    d.code = exl3_code_of(q.codebook, p.masks);
-    bool first_lane = threadIdx.x % WARP == 0;
-    uint32_t before = 0;
-    uint32_t a[2][2][4];
+DEVICE_FN void multiply_group(const struct work &w, struct warp &s,
+                              const struct decoder<HALF_BITS> &d, uint32_t (&a)[2][2][4],
+                              uint32_t before, float (&sum)[ROWS / 2]) {
+    d.step(0, a[0][0]);
+    d.step(1, a[0][1]);
+    barrier_wait(w.full + s.stage * 8, s.turn & 1);
+    uint64_t b = wgmma_descriptor(w.rows + s.stage * ROWS * EXL3_GROUP_BYTES);
+    wgmma_fence();
+    wgmma_step(sum, a[0][0], b);
+    wgmma_step(sum, a[0][1], b + 2);
+    wgmma_commit();
+    wgmma_wait<1>();
+    arrive_if(before, before && threadIdx.x % WARP == 0);
+    d.step(2, a[1][0]);
+    d.step(3, a[1][1]);
+    wgmma_fence();
+    wgmma_step(sum, a[1][0], b + 4);
+    wgmma_step(sum, a[1][1], b + 6);
+    wgmma_commit();
+    wgmma_wait<1>();
+}
+
+// On to the next stage of rows; its barrier of empty ones.
+DEVICE_FN uint32_t next_stage(const struct work &w, struct warp &s) {
+    uint32_t ret = w.empty + s.stage * 8;
+    s.turn += s.stage + 1 == STAGES;
+    s.stage = s.stage + 1 == STAGES ? 0 : s.stage + 1;
+    return ret;
+}
+
+template <int ROWS> DEVICE_FN void clear(float (&sum)[ROWS / 2]) {
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) sum[i] = 0;
+}
+
+// A segment whose first words are loaded; loads those of the next one on the way.
+template <int ROWS, int HALF_BITS>
+DEVICE_FN void multiply_width(const struct exl3_code &code, const struct work &w, struct warp &s,
+                              const struct exl3_source &next, uint32_t groups,
+                              float (&sum)[ROWS / 2]) {
+    struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
+    struct decoder<HALF_BITS> d;
+    exl3_ahead_get<HALF_BITS>(s.ahead, l);
+    d.code = code;
+    const char *at = s.source.at + EXL3_AHEAD * (uint64_t)s.source.step;
+    uint32_t step = s.source.step, before = 0, a[2][2][4];
+    clear<ROWS>(sum);
 #pragma unroll 1
-    for (uint32_t i = 0; i < groups; i++) {
-        d.load(exl3_ring_take(s.ring), q);
-        fill<ROWS>(p, w, s);
-        d.step(q, 0, a[0][0]);
-        d.step(q, 1, a[0][1]);
-        barrier_wait(w.full + s.stage * 8, s.turn & 1);
-        uint64_t b = wgmma_descriptor(w.rows + s.stage * ROWS * EXL3_GROUP_BYTES);
-        wgmma_fence();
-        wgmma_step(sum, a[0][0], b);
-        wgmma_step(sum, a[0][1], b + 2);
-        wgmma_commit();
-        wgmma_wait<1>();
-        arrive_if(w.empty + before * 8, first_lane && i != 0);
-        d.step(q, 2, a[1][0]);
-        d.step(q, 3, a[1][1]);
-        wgmma_fence();
-        wgmma_step(sum, a[1][0], b + 4);
-        wgmma_step(sum, a[1][1], b + 6);
-        wgmma_commit();
-        wgmma_wait<1>();
-        before = s.stage;
-        s.turn += s.stage + 1 == STAGES;
-        s.stage = s.stage + 1 == STAGES ? 0 : s.stage + 1;
-    }
+    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD)
+#pragma unroll
+        for (int j = 0; j < EXL3_AHEAD; j++) {
+            if (j && i + j >= groups) break;
+            d.lane = l[j];
+            exl3_lane_before<HALF_BITS>(d.lane);
+            if (i + j + EXL3_AHEAD == groups) { // what follows is the next segment's
+                at = next.at;
+                step = next.step;
+            }
+            exl3_lane_load<HALF_BITS>(at, l[j]);
+            at += step;
+            multiply_group<ROWS, HALF_BITS>(w, s, d, a, before, sum);
+            before = next_stage(w, s);
+        }
     wgmma_wait<0>();
-    arrive_if(w.empty + before * 8, first_lane);
+    arrive_if(before, threadIdx.x % WARP == 0);
+    exl3_ahead_put<HALF_BITS>(s.ahead, l, groups % EXL3_AHEAD);
 }
 
 template <int ROWS>
-DEVICE_FN void multiply_width(const struct exl3_params &p, const struct work &w, struct warp &s,
-                              const struct exl3 &q, uint32_t groups, float (&sum)[ROWS / 2]) {
-    uint32_t width = q.codebook == EXL3_MUL1 ? 0 : q.half_bits;
-    switch (width) {
-    case 6: multiply_segment<ROWS, 6>(p, w, s, q, groups, sum); break;
-    case 8: multiply_segment<ROWS, 8>(p, w, s, q, groups, sum); break;
-    case 12: multiply_segment<ROWS, 12>(p, w, s, q, groups, sum); break;
-    default: multiply_segment<ROWS, 0>(p, w, s, q, groups, sum); break;
+DEVICE_FN void multiply_any(const struct weight &weight, const struct work &w, struct warp &s,
+                            uint32_t tile, uint32_t first, uint32_t groups,
+                            float (&sum)[ROWS / 2]) {
+    struct decoder<0> d;
+    d.q = weight.exl3;
+    uint64_t words = 4ull * d.q.half_bits, row = weight.rows / LINEAR_TILE * words;
+    uint32_t before = 0, a[2][2][4];
+    clear<ROWS>(sum);
+#pragma unroll 1
+    for (uint32_t i = first; i < first + groups; i++) {
+        d.tile = device_ptr<const uint32_t>(weight.data) + tile * words +
+                 (i * LINEAR_GROUP + threadIdx.x % 4) * row;
+        multiply_group<ROWS, 0>(w, s, d, a, before, sum);
+        before = next_stage(w, s);
     }
+    wgmma_wait<0>();
+    arrive_if(before, threadIdx.x % WARP == 0);
+}
+
+// A unit: sum becomes its segment's.
+template <int ROWS>
+DEVICE_FN void multiply_unit(const struct exl3_params &p, const struct work &w, struct warp &s,
+                             const struct tile &t, uint32_t unit, float (&sum)[ROWS / 2]) {
+    const struct weight &weight = p.a.parts[t.part].w;
+    struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
+    uint32_t segment = unit % w.segments, groups = groups_of(w, segment);
+    struct exl3_source next = source_of<ROWS>(p, w, unit + 1 < w.to ? unit + 1 : unit);
+    bool same = next.half_bits == s.source.half_bits;
+    struct exl3_source ahead = same ? next : s.source; // else loaded for nothing
+    switch (s.source.half_bits) {
+#define EXL3_MANY_MULTIPLY(width)                                                                  \
+    case width: multiply_width<ROWS, width>(code, w, s, ahead, groups, sum); break;
+        EXL3_WIDTHS(EXL3_MANY_MULTIPLY)
+    default:
+        multiply_any<ROWS>(weight, w, s, t.block * WARPS + threadIdx.x / WARP, segment * w.groups,
+                           groups, sum);
+        break;
+    }
+    s.source = next;
+    if (!same) exl3_ahead_load(s.ahead, s.source);
 }
 
 // The end of a tile
@@ -246,7 +298,7 @@ DEVICE_FN void finish(const struct exl3_params &p, const struct tile &t,
                       float (*total)[EXL3_BLOCK + PAD], const float (&sum)[ROWS / 2]) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
     const struct linear_part &part = p.a.parts[t.part];
-    sync_warps(); // the totals have been read
+    sync_warps(); // the tile before has been read
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++)
 #pragma unroll
@@ -261,30 +313,6 @@ DEVICE_FN void finish(const struct exl3_params &p, const struct tile &t,
     }
 }
 
-// A tile's running totals: in registers, or where two blocks share those of a multiprocessor, in shared memory.
-template <int ROWS> struct totals {
-    float v[ROWS / 2];
-    __device__ __forceinline__ void add(float (&sum)[ROWS / 2], bool first, float4 *shared) {
-#pragma unroll
-        for (int i = 0; i < ROWS / 2; i++) v[i] = sum[i] = first ? sum[i] : v[i] + sum[i];
-    }
-};
-
-template <> struct totals<64> {
-    __device__ __forceinline__ void add(float (&sum)[32], bool first, float4 *shared) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float4 *at = shared + i * WARPS * WARP + threadIdx.x;
-            float4 v = *at;
-            sum[4 * i] = first ? sum[4 * i] : v.x + sum[4 * i];
-            sum[4 * i + 1] = first ? sum[4 * i + 1] : v.y + sum[4 * i + 1];
-            sum[4 * i + 2] = first ? sum[4 * i + 2] : v.z + sum[4 * i + 2];
-            sum[4 * i + 3] = first ? sum[4 * i + 3] : v.w + sum[4 * i + 3];
-            *at = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
-        }
-    }
-};
-
 template <int ROWS>
 DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struct warp &s,
                         float (*total)[EXL3_BLOCK + PAD], uint32_t *flag) {
@@ -292,16 +320,16 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struc
         uint32_t number = u / w.segments, first = u % w.segments;
         uint32_t end = w.to - u < w.segments - first ? first + w.to - u : w.segments;
         struct tile t = tile_at<ROWS>(p, number);
-        const struct exl3 &q = p.a.parts[t.part].w.exl3;
         float sum[ROWS / 2];
-        struct totals<ROWS> all;
-        sync_warps(); // the tile before has been read
+        float all[ROWS / 2];
         for (uint32_t segment = first; segment < end; segment++) {
-            multiply_width<ROWS>(p, w, s, q, groups_of(w, segment), sum);
+            multiply_unit<ROWS>(p, w, s, t, u + segment - first, sum);
             if (first)
                 slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, segment), sum);
             else
-                all.add(sum, segment == 0, reinterpret_cast<float4 *>(total));
+#pragma unroll
+                for (int i = 0; i < ROWS / 2; i++)
+                    all[i] = sum[i] = segment ? all[i] + sum[i] : sum[i];
         }
         bool whole = first == 0 && end == w.segments;
         if (!first && !whole) slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, 0), sum);
@@ -312,19 +340,18 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struc
 
 template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
-    uint32_t warp = threadIdx.x / WARP, cols = p.a.parts[0].w.cols;
+    uint32_t cols = p.a.parts[0].w.cols;
     char *total = shared + exl3_many_totals(ROWS);
-    char *rings = total + ROWS * (EXL3_BLOCK + PAD) * sizeof(float);
     struct work w = {.from = first_unit(p, blockIdx.x),
                      .to = first_unit(p, blockIdx.x + 1),
                      .segments = linear_exl3_segments(cols),
                      .groups = linear_exl3_groups(cols),
                      .groups_all = cols / EXL3_GROUP,
                      .rows = copies_shared(shared)};
-    w.full = copies_shared(rings) + WARPS * EXL3_RING * p.stage_bytes;
+    w.full = w.rows + exl3_many_barriers(ROWS);
     w.empty = w.full + STAGES * 8;
     uint32_t *flag =
-        reinterpret_cast<uint32_t *>(rings + WARPS * EXL3_RING * p.stage_bytes + 2 * STAGES * 8);
+        reinterpret_cast<uint32_t *>(shared + exl3_many_barriers(ROWS) + 2 * STAGES * 8);
     if (threadIdx.x < STAGES) {
         barrier_init(w.full + threadIdx.x * 8, 1);
         barrier_init(w.empty + threadIdx.x * 8, WARPS);
@@ -332,22 +359,18 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
     device_let_next();
-    if (warp >= WARPS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x >= WARPS * WARP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         device_wait_prior();
         // Rows were written by ordinary stores; copies of pieces go another way.
         asm volatile("fence.proxy.async;" ::: "memory");
         if (threadIdx.x == WARPS * WARP) fetch_rows<ROWS>(p, w);
         return;
     }
-    if (ROWS == 64)
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
-    else
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    struct warp s = {.next = w.from};
-    s.ring.base = rings + warp * EXL3_RING * p.stage_bytes;
-    s.ring.stage_bytes = p.stage_bytes;
-    for (int i = 0; i < EXL3_RING - 1; i++) fill<ROWS>(p, w, s);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    struct warp s = {};
+    s.source = source_of<ROWS>(p, w, w.from);
+    exl3_ahead_load(s.ahead, s.source);
     device_wait_prior();
     multiply<ROWS>(p, w, s, reinterpret_cast<float(*)[EXL3_BLOCK + PAD]>(total), flag);
 }
@@ -375,7 +398,7 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(EXL3_MANY_THREADS, 2)
+extern "C" __global__ void __launch_bounds__(EXL3_MANY_THREADS, 1)
     exl3_many_64(const struct exl3_params p) {
     run<64>(p);
 }

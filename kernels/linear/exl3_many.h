@@ -10,12 +10,15 @@ enum {
     EXL3_MANY_PAD = 4,                              // floats behind a row's outputs, for the banks
 };
 
-// Shared memory, in this order: stages of rows; the outputs of a tile; rings; barriers; a flag.
+// Shared memory, in this order: stages of rows; the outputs of a tile; barriers; a flag.
 ARITH_FN uint32_t exl3_many_totals(uint32_t rows) {
     return EXL3_MANY_STAGES * rows * EXL3_GROUP_BYTES;
 }
 
-ARITH_FN uint32_t exl3_many_shared(uint32_t rows, uint32_t stage_bytes) {
-    return exl3_many_totals(rows) + rows * (EXL3_BLOCK + EXL3_MANY_PAD) * 4 +
-           EXL3_MANY_WARPS * EXL3_RING * stage_bytes + 2 * EXL3_MANY_STAGES * 8 + 8;
+ARITH_FN uint32_t exl3_many_barriers(uint32_t rows) {
+    return exl3_many_totals(rows) + rows * (EXL3_BLOCK + EXL3_MANY_PAD) * 4;
+}
+
+ARITH_FN uint32_t exl3_many_shared(uint32_t rows) {
+    return exl3_many_barriers(rows) + 2 * EXL3_MANY_STAGES * 8 + 8;
 }

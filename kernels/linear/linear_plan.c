@@ -25,7 +25,6 @@ static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
 // The EXL3 parts of a call.
 struct exl3_sizes {
     uint32_t parts, cols, blocks; // blocks: of 128 outputs
-    uint32_t half_bits_max;
 };
 
 static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
@@ -35,10 +34,22 @@ static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
         if (!w->exl3.half_bits) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
-        ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
         ret.parts++;
     }
     return ret;
+}
+
+// Rotated rows, at the beginning of scratch.
+static void plan_rotate(const struct exl3_sizes *s, const struct exl3_params *p,
+                        struct launch_list *ret) {
+    ret->scratch_bytes =
+        align_up_size((uint64_t)s->parts * p->a.rows * s->cols * sizeof(uint16_t), ALIGN);
+    struct launch *l = launch_add(ret, "exl3_rotate_rows", p, sizeof *p);
+    l->grid[0] = ceil_div_u32(s->cols / EXL3_BLOCK, ROTATE_WARPS);
+    l->grid[1] = p->a.rows;
+    l->grid[2] = s->parts;
+    l->block[0] = ROTATE_WARPS * 32;
+    l->early = true;
 }
 
 // Bytes of a block's shared memory, with the chain and the buffers of p.
@@ -46,19 +57,16 @@ static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct ex
     uint32_t groups = min_u32(linear_exl3_groups(s->cols) * p->chain, s->cols / EXL3_GROUP);
     p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
-    p->stage_bytes = 4 * LINEAR_TILE * s->half_bits_max;
-    return p->buffers * p->rows_bytes + EXL3_FEW_WARPS * EXL3_RING * p->stage_bytes;
+    return max_u32(p->buffers * p->rows_bytes, EXL3_FEW_SHARES);
 }
 
 /* A chain of all segments spares the sums' way through memory. It wants many outputs, so that every warp has several tiles, and
  * the rows of all of K in shared memory. */
-static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
-                     struct exl3_params *p, struct launch_list *ret) {
-    uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4, shared = UINT32_MAX;
-    uint32_t segments = linear_exl3_segments(s->cols), outputs = s->blocks * LINEAR_WARPS;
-    if (p->a.rows > 32) return false;
-    if (outputs >= arch->sm_count * EXL3_FEW_WARPS * 3) {
-        p->chain = segments;
+static uint32_t few_chain(const struct exl3_sizes *s, const struct cuda_arch *arch, uint32_t tiles,
+                          struct exl3_params *p) {
+    uint32_t shared = UINT32_MAX;
+    if (s->blocks * LINEAR_WARPS >= arch->sm_count * exl3_few_warps(tiles) * 3) {
+        p->chain = linear_exl3_segments(s->cols);
         p->buffers = 1;
         shared = few_shared(s, tiles, p);
     }
@@ -67,40 +75,48 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
         p->buffers = buffers;
         shared = few_shared(s, tiles, p);
     }
+    return shared;
+}
+
+// Equal turns for all warps.
+static uint32_t few_warps(uint32_t units, uint32_t most) {
+    return ceil_div_u32(units, ceil_div_u32(units, most));
+}
+
+static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                     struct exl3_params *p, struct launch_list *ret) {
+    static const char *const names[] = {NULL, "exl3_few_8", "exl3_few_16", NULL, "exl3_few_32"};
+    uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4;
+    uint32_t shared = p->a.rows > 32 ? UINT32_MAX : few_chain(s, arch, tiles, p);
     if (shared > arch->shared_max) return false;
-    p->units = outputs * (segments / p->chain);
+    uint32_t chunks = linear_exl3_segments(s->cols) / p->chain;
+    p->units = s->blocks * LINEAR_WARPS * chunks;
+    if (tiles > 1) plan_rotate(s, p, ret);
     p->sums = p->rotated + ret->scratch_bytes;
-    ret->scratch_bytes +=
-        (uint64_t)s->blocks * EXL3_BLOCK * (segments / p->chain) * p->a.rows * sizeof(float);
+    ret->scratch_bytes += (uint64_t)s->blocks * EXL3_BLOCK * chunks * p->a.rows * sizeof(float);
     ret->counters = s->blocks;
-    struct launch *l = launch_add(ret,
-                                  tiles == 1   ? "exl3_few_8"
-                                  : tiles == 2 ? "exl3_few_16"
-                                               : "exl3_few_32",
-                                  p, sizeof *p);
+    struct launch *l = launch_add(ret, names[tiles], p, sizeof *p);
     l->grid[0] = min_u32(arch->sm_count, p->units);
-    l->block[0] = EXL3_FEW_THREADS;
+    l->block[0] = few_warps(ceil_div_u32(p->units, l->grid[0]), exl3_few_warps(tiles)) * 32;
     l->shared_bytes = shared;
     l->early = true;
     return true;
 }
 
-/* Every block keeps a slot for each segment, for tiles that it shares with others. Tiles of 64 rows take half the shared memory and
- * registers, so that two blocks share a multiprocessor. */
+// Every block keeps a slot for each segment, for tiles that it shares with others.
 static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
                       struct exl3_params *p, struct launch_list *ret) {
     uint32_t rows = p->a.rows <= 64 ? 64 : 128, segments = linear_exl3_segments(s->cols);
     if (arch->sm != 90) return false;
+    plan_rotate(s, p, ret);
     uint32_t tiles = s->blocks * ceil_div_u32(p->a.rows, rows);
-    uint32_t blocks = arch->sm_count * (rows == 64 ? 2 : 1);
     p->units = tiles * segments;
-    p->stage_bytes = 4 * LINEAR_TILE * s->half_bits_max;
     p->sums = p->rotated + ret->scratch_bytes;
     ret->counters = tiles;
     struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
-    l->grid[0] = min_u32(blocks, p->units);
+    l->grid[0] = min_u32(arch->sm_count, p->units);
     l->block[0] = EXL3_MANY_THREADS;
-    l->shared_bytes = exl3_many_shared(rows, p->stage_bytes);
+    l->shared_bytes = exl3_many_shared(rows);
     l->early = true;
     ret->scratch_bytes += (uint64_t)l->grid[0] * segments * rows * EXL3_BLOCK * sizeof(float);
     return true;
@@ -112,17 +128,10 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     if (!s.parts) return;
     struct exl3_params p = {
         .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
-    ret->scratch_bytes =
-        align_up_size((uint64_t)s.parts * a->rows * s.cols * sizeof(uint16_t), ALIGN);
-    struct launch *l = launch_add(ret, "exl3_rotate_rows", &p, sizeof p);
-    l->grid[0] = ceil_div_u32(s.cols / EXL3_BLOCK, ROTATE_WARPS);
-    l->grid[1] = a->rows;
-    l->grid[2] = s.parts;
-    l->block[0] = ROTATE_WARPS * 32;
-    l->early = true;
     if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
+    plan_rotate(&s, &p, ret);
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
-    l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
+    struct launch *l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
     l->grid[0] = s.blocks;
     l->grid[1] = ceil_div_u32(a->rows, rows);
     l->block[0] = LINEAR_WARPS * min_u32(linear_exl3_segments(s.cols), LINEAR_SEGMENTS_BESIDE) * 32;

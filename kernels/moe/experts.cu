@@ -55,8 +55,8 @@ extern "C" __global__ void __launch_bounds__(WARP) experts_rotate(const struct e
     if (!w.exl3.half_bits) return;
     struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + blockIdx.z * picks * p.a.dim,
                            (uint32_t)picks};
-    exl3_rotate_in(device_ptr<const float>(p.a.x) + row * p.a.dim, exl3_suh(w, blockIdx.y),
-                   blockIdx.y, (uint32_t)i, to);
+    exl3_rotate_in(exl3_channels(device_ptr<const float>(p.a.x) + row * p.a.dim, blockIdx.y),
+                   exl3_suh(w, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to, true);
 }
 
 // Grid: sorted picks, channels / 128.
@@ -66,8 +66,9 @@ extern "C" __global__ void __launch_bounds__(WARP)
     const struct expert &e = expert_at(p, device_ptr<const uint32_t>(p.owner)[i]);
     if (!e.down.exl3.half_bits) return;
     struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + 2 * picks * p.a.dim, (uint32_t)picks};
-    exl3_rotate_in(device_ptr<const float>(p.gate) + i * p.a.width, exl3_suh(e.down, blockIdx.y),
-                   blockIdx.y, (uint32_t)i, to);
+    exl3_rotate_in(exl3_channels(device_ptr<const float>(p.gate) + i * p.a.width, blockIdx.y),
+                   exl3_suh(e.down, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to,
+                   true);
 }
 
 // All rows of an expert times one of its weights, the outputs shared among the blocks of x.
