@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(ROTATE_WARPS *WARP)
     if (mine)
         exl3_rotate_in(
             exl3_channels(device_ptr<const float>(p.a.x) + (uint64_t)blockIdx.y * cols, block), suh,
-            exl3_lane_group(block), blockIdx.y, to, true);
+            exl3_lane_group(block), blockIdx.y, to);
 }
 
 template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {

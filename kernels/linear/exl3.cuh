@@ -149,7 +149,7 @@ struct exl3_source {
     uint32_t half_bits; // 0: its weights have no form of their own
 };
 
-// The words that a warp has loaded before their turn, of the groups that come next.
+// The words that a warp has loaded before their turn: of the next 128 inputs.
 enum { EXL3_AHEAD = 2, EXL3_AHEAD_WORDS = 6 };
 struct exl3_ahead {
     uint32_t words[EXL3_AHEAD][EXL3_AHEAD_WORDS];
@@ -176,15 +176,12 @@ DEVICE_FN void exl3_ahead_get(const struct exl3_ahead &a, struct exl3_lane<HALF_
         for (int j = 0; j < HALF_BITS / 2; j++) ret[i].words[1 + j] = a.words[i][j];
 }
 
-// odd: the lanes' words have come in the other order.
 template <int HALF_BITS>
-DEVICE_FN void exl3_ahead_put(struct exl3_ahead &a, const struct exl3_lane<HALF_BITS> *l,
-                              bool odd) {
+DEVICE_FN void exl3_ahead_put(struct exl3_ahead &a, const struct exl3_lane<HALF_BITS> *l) {
 #pragma unroll
     for (int i = 0; i < EXL3_AHEAD; i++)
 #pragma unroll
-        for (int j = 0; j < HALF_BITS / 2; j++)
-            a.words[i][j] = odd ? l[1 - i].words[1 + j] : l[i].words[1 + j];
+        for (int j = 0; j < HALF_BITS / 2; j++) a.words[i][j] = l[i].words[1 + j];
 }
 
 template <int HALF_BITS>
@@ -193,7 +190,7 @@ DEVICE_FN void exl3_ahead_width(struct exl3_ahead &a, const struct exl3_source &
 #pragma unroll
     for (int i = 0; i < EXL3_AHEAD; i++)
         exl3_lane_load<HALF_BITS>(s.at + i * (uint64_t)s.step, l[i]);
-    exl3_ahead_put<HALF_BITS>(a, l, false);
+    exl3_ahead_put<HALF_BITS>(a, l);
 }
 
 // Loads the first groups' words.

@@ -25,13 +25,12 @@ DEVICE_FN uint32_t *exl3_row_pair(const struct exl3_rows &r, uint32_t group, uin
 
 // Of 128 channels of a row, the lane's four: times suh, rotated, rounded. in: the row's; they belong to `group`.
 DEVICE_FN void exl3_rotate_in(float4 in, uint2 suh, uint32_t group, uint32_t row,
-                              const struct exl3_rows &ret, bool keep) {
+                              const struct exl3_rows &ret) {
     uint32_t lane = threadIdx.x % WARP, c = lane % 16 / 4, h = lane % 4 / 2, s = lane % 2 * 2;
     float v[EXL3_LANE_CHANNELS] = {
         in.x * arith_from_f16((uint16_t)suh.x), in.y * arith_from_f16((uint16_t)(suh.x >> 16)),
         in.z * arith_from_f16((uint16_t)suh.y), in.w * arith_from_f16((uint16_t)(suh.y >> 16))};
     exl3_rotate(v);
-    if (!keep) return;
     *exl3_row_pair(ret, group, row, 16 * s + 8 * h + 2 * c) = device_pack<DTYPE_F16>(v[0], v[1]);
     *exl3_row_pair(ret, group, row, 16 * s + 16 + 8 * h + 2 * c) =
         device_pack<DTYPE_F16>(v[2], v[3]);

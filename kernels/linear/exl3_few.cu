@@ -13,46 +13,40 @@
 
 // Units
 
-struct unit {
-    uint32_t part, tile;  // its place among the call's parts; of sixteen outputs
-    uint32_t chunk;       // of K
-    uint32_t nth, blocks; // EXL3 parts before it, and their blocks of 128 outputs
+// Those of a part and a piece of K that follow one another.
+struct span {
+    uint32_t part, nth; // its place among the call's parts, and among the EXL3 ones
+    uint32_t blocks;    // of 128 outputs, of the EXL3 parts before
+    uint32_t chunk;     // of K
+    uint32_t from, to;  // its groups
+    uint32_t tile;      // of the first unit
+    uint32_t end;       // the first unit behind the span
 };
 
 DEVICE_FN uint32_t chunks_of(const struct exl3_params &p) {
-    return linear_exl3_segments(p.a.parts[0].w.cols) / p.chain;
+    return p.segments / p.chain;
 }
 
-DEVICE_FN struct unit unit_at(const struct exl3_params &p, uint32_t u) {
-    struct unit ret = {};
-    for (;; ret.part++) {
-        const struct weight &w = p.a.parts[ret.part].w;
+// The span of unit u, from there on.
+DEVICE_FN struct span span_at(const struct exl3_params &p, uint32_t u) {
+    uint32_t at = u, per = p.groups * p.chain, groups = p.a.parts[0].w.cols / EXL3_GROUP;
+    struct span s = {};
+    for (;; s.part++) {
+        const struct weight &w = p.a.parts[s.part].w;
         if (!w.exl3.half_bits) continue;
         uint32_t tiles = w.rows / LINEAR_TILE, units = tiles * chunks_of(p);
-        if (u < units) {
-            ret.chunk = u / tiles;
-            ret.tile = u % tiles;
-            return ret;
+        if (at < units) {
+            s.chunk = at / tiles;
+            s.tile = at % tiles;
+            s.from = s.chunk * per;
+            s.to = groups < s.from + per ? groups : s.from + per;
+            s.end = u + tiles - s.tile;
+            return s;
         }
-        u -= units;
-        ret.nth++;
-        ret.blocks += w.rows / EXL3_BLOCK;
+        at -= units;
+        s.nth++;
+        s.blocks += w.rows / EXL3_BLOCK;
     }
-}
-
-struct span {
-    uint32_t from, to; // groups
-};
-
-DEVICE_FN struct span span_of(const struct exl3_params &p, uint32_t chunk) {
-    uint32_t cols = p.a.parts[0].w.cols, groups = cols / EXL3_GROUP;
-    uint32_t per = linear_exl3_groups(cols) * p.chain, from = chunk * per, to = from + per;
-    return {from, to < groups ? to : groups};
-}
-
-// The first unit behind u's part and piece of K.
-DEVICE_FN uint32_t span_end(const struct exl3_params &p, uint32_t at, const struct unit &u) {
-    return at + p.a.parts[u.part].w.rows / LINEAR_TILE - u.tile;
 }
 
 // The product
@@ -65,8 +59,8 @@ struct warp {
 };
 
 DEVICE_FN struct exl3_source source_of(const struct exl3_params &p, uint32_t unit) {
-    struct unit u = unit_at(p, unit);
-    return exl3_source_of(p.a.parts[u.part].w, u.tile, span_of(p, u.chunk).from);
+    struct span s = span_at(p, unit);
+    return exl3_source_of(p.a.parts[s.part].w, s.tile, s.from);
 }
 
 DEVICE_FN void load_factors(uint32_t shared, uint32_t ret[4]) {
@@ -115,140 +109,131 @@ DEVICE_FN void add(float total[TILES][4], const float sum[TILES][4], bool first)
         for (int j = 0; j < 4; j++) total[i][j] = first ? sum[i][j] : total[i][j] + sum[i][j];
 }
 
-/* A unit of `groups`, in segments of `per`, whose first words are loaded; loads those of the next one on the way, if that has the
- * same width. A unit has at least EXL3_AHEAD groups: linear_order.h. */
+// A unit whose first words are loaded; loads those of the next one on the way, if that has the same width.
 template <int TILES, int HALF_BITS>
-DEVICE_FN void multiply_width(const struct exl3_code &code, struct warp &w,
-                              const struct exl3_source &next, uint32_t groups, uint32_t per,
+DEVICE_FN void multiply_width(const struct exl3_params &p, const struct exl3_code &code,
+                              struct warp &w, const struct exl3_source &next, uint32_t groups,
                               float total[TILES][4]) {
     struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
     exl3_ahead_get<HALF_BITS>(w.ahead, l);
     const char *at = w.source.at + EXL3_AHEAD * (uint64_t)w.source.step;
-    uint32_t step = w.source.step, left = per, rows = w.rows;
-    float sum[TILES][4];
-    clear<TILES>(sum);
-    clear<TILES>(total);
-    bool first = true;
+    uint32_t step = w.source.step, rows = w.rows, last = rows + (groups - EXL3_AHEAD) * w.rows_step;
+    for (uint32_t from = 0; from < groups; from += p.groups) {
+        uint32_t end = rows + (groups - from < p.groups ? groups - from : p.groups) * w.rows_step;
+        float sum[TILES][4];
+        clear<TILES>(sum);
 #pragma unroll 1
-    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD) {
-#pragma unroll
-        for (int j = 0; j < EXL3_AHEAD; j++) {
-            if (j && i + j >= groups) break;
-            struct exl3_lane<HALF_BITS> mine = l[j];
-            exl3_lane_before<HALF_BITS>(mine);
-            if (i + j + EXL3_AHEAD == groups) { // what follows is the next unit's
+        while (rows != end) {
+            if (rows == last) { // what follows is the next unit's
                 at = next.at;
                 step = next.step;
             }
-            exl3_lane_load<HALF_BITS>(at, l[j]);
-            at += step;
-            multiply_group<TILES, HALF_BITS>(mine, code, rows, sum);
-            rows += w.rows_step;
-            if (--left == 0) {
-                add<TILES>(total, sum, first);
-                clear<TILES>(sum);
-                first = false;
-                left = per;
+#pragma unroll
+            for (int j = 0; j < EXL3_AHEAD; j++) {
+                exl3_lane_before<HALF_BITS>(l[j]);
+                multiply_group<TILES, HALF_BITS>(l[j], code, rows, sum);
+                exl3_lane_load<HALF_BITS>(at, l[j]);
+                at += step;
+                rows += w.rows_step;
             }
         }
+        add<TILES>(total, sum, from == 0);
     }
-    if (left != per) add<TILES>(total, sum, first);
-    exl3_ahead_put<HALF_BITS>(w.ahead, l, groups % EXL3_AHEAD);
+    exl3_ahead_put<HALF_BITS>(w.ahead, l);
 }
 
 // Of any width and codebook, from memory itself.
 template <int TILES>
-DEVICE_FN void multiply_any(const struct weight &weight, struct warp &w, const struct unit &u,
-                            struct span s, uint32_t per, float total[TILES][4]) {
+DEVICE_FN void multiply_any(const struct exl3_params &p, const struct weight &weight,
+                            struct warp &w, const struct span &s, uint32_t number,
+                            float total[TILES][4]) {
     const struct exl3 &q = weight.exl3;
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, rows = w.rows, left = per;
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, rows = w.rows;
     uint64_t words = 4ull * q.half_bits, row = weight.rows / LINEAR_TILE * words;
-    const uint32_t *tile = device_ptr<const uint32_t>(weight.data) + u.tile * words;
-    float sum[TILES][4];
-    bool first = true;
-    clear<TILES>(sum);
-    clear<TILES>(total);
+    const uint32_t *tile = device_ptr<const uint32_t>(weight.data) + number * words;
+    for (uint32_t from = s.from; from < s.to; from += p.groups) {
+        uint32_t end = s.to - from < p.groups ? s.to : from + p.groups;
+        float sum[TILES][4];
+        clear<TILES>(sum);
 #pragma unroll 1
-    for (uint32_t group = s.from; group < s.to; group++) {
-        const uint32_t *mine = tile + (group * LINEAR_GROUP + c) * row;
-#pragma unroll 1
-        for (int half = 0; half < 2; half++) {
-            uint32_t a[2][4];
-            exl3_factors(mine, q.half_bits, q.codebook, g, 2 * half, a[0]);
-            exl3_factors(mine, q.half_bits, q.codebook, g, 2 * half + 1, a[1]);
-            multiply_steps<TILES>(a, rows ^ half * 64, sum);
+        for (uint32_t half = 2 * from; half < 2 * end; half++) {
+            const uint32_t *mine = tile + (half / 2 * LINEAR_GROUP + c) * row;
+            uint32_t a[2][4], step = half % 2 * 2;
+            exl3_factors(mine, q.half_bits, q.codebook, g, step, a[0]);
+            exl3_factors(mine, q.half_bits, q.codebook, g, step + 1, a[1]);
+            multiply_steps<TILES>(a, (rows + (half / 2 - s.from) * w.rows_step) ^ half % 2 * 64,
+                                  sum);
         }
-        rows += w.rows_step;
-        if (--left == 0) {
-            add<TILES>(total, sum, first);
-            clear<TILES>(sum);
-            first = false;
-            left = per;
-        }
+        add<TILES>(total, sum, from == s.from);
     }
-    if (left != per) add<TILES>(total, sum, first);
 }
 
-// The sums of a unit, to memory.
+// The sums of a tile, to memory.
 template <int TILES>
-DEVICE_FN void put(const struct exl3_params &p, const struct unit &u, const float sum[TILES][4]) {
+DEVICE_FN void put(const struct exl3_params &p, const struct span &s, uint32_t tile,
+                   const float sum[TILES][4]) {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4, rows = p.a.rows;
-    uint32_t block = u.blocks + u.tile / LINEAR_WARPS;
+    uint32_t block = s.blocks + tile / LINEAR_WARPS;
     float *mine = device_ptr<float>(p.sums) +
-                  ((uint64_t)block * chunks_of(p) + u.chunk) * rows * EXL3_BLOCK +
-                  u.tile % LINEAR_WARPS * LINEAR_TILE;
+                  ((uint64_t)block * chunks_of(p) + s.chunk) * rows * EXL3_BLOCK +
+                  tile % LINEAR_WARPS * LINEAR_TILE + 2 * c * EXL3_BLOCK + g;
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t row = i * EXL3_STEP_ROWS + 2 * c + j % 2;
-            if (row < rows) __stcg(mine + (uint64_t)row * EXL3_BLOCK + g + j / 2 * 8, sum[i][j]);
-        }
+        for (int j = 0; j < 4; j++)
+            if (i * EXL3_STEP_ROWS + 2 * c + j % 2 < rows)
+                __stcg(mine + (i * EXL3_STEP_ROWS + j % 2) * EXL3_BLOCK + j / 2 * 8, sum[i][j]);
 }
 
-// The warp's next unit, `number`; the one after it is `after`, if it is below `end`.
+/* A warp's units of a span, from `unit` on, in turns of all warps; returns the next one behind the span. to: the end of the block's
+ * units. */
 template <int TILES>
-DEVICE_FN void multiply_unit(const struct exl3_params &p, struct warp &w, uint32_t number,
-                             uint32_t after, uint32_t end) {
-    struct unit u = unit_at(p, number);
-    struct span s = span_of(p, u.chunk);
-    const struct weight &weight = p.a.parts[u.part].w;
+DEVICE_FN uint32_t multiply_span(const struct exl3_params &p, const struct span &s, struct warp &w,
+                                 uint32_t unit, uint32_t to) {
+    const struct weight &weight = p.a.parts[s.part].w;
     struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
-    struct exl3_source next = source_of(p, after < end ? after : number);
-    uint32_t per = linear_exl3_groups(p.a.parts[0].w.cols);
-    float total[TILES][4];
-    bool same = next.half_bits == w.source.half_bits;
-    struct exl3_source ahead = same ? next : w.source; // else loaded for nothing
-    switch (w.source.half_bits) {
+    uint32_t turn = blockDim.x / WARP, first = s.end - weight.rows / LINEAR_TILE; // unit of tile 0
+    uint32_t turn_bytes = turn * LINEAR_TILE * weight.exl3.half_bits;
+    while (unit < to && unit < s.end) {
+        float total[TILES][4];
+        struct exl3_source next = w.source;
+        if (unit + turn < s.end && unit + turn < to)
+            next.at += turn_bytes;
+        else if (unit + turn < to)
+            next = source_of(p, unit + turn);
+        bool same = next.half_bits == w.source.half_bits;
+        struct exl3_source ahead = same ? next : w.source; // else loaded for nothing
+        switch (w.source.half_bits) {
 #define EXL3_FEW_MULTIPLY(width)                                                                   \
-    case width: multiply_width<TILES, width>(code, w, ahead, s.to - s.from, per, total); break;
-        EXL3_WIDTHS(EXL3_FEW_MULTIPLY)
-    default: multiply_any<TILES>(weight, w, u, s, per, total); break;
+    case width: multiply_width<TILES, width>(p, code, w, ahead, s.to - s.from, total); break;
+            EXL3_WIDTHS(EXL3_FEW_MULTIPLY)
+        default: multiply_any<TILES>(p, weight, w, s, unit - first, total); break;
+        }
+        put<TILES>(p, s, unit - first, total);
+        w.source = next;
+        if (!same) exl3_ahead_load(w.ahead, w.source);
+        unit += turn;
     }
-    put<TILES>(p, u, total);
-    w.source = next;
-    if (!same) exl3_ahead_load(w.ahead, w.source);
+    return unit;
 }
 
 // Rows
 
-// All threads: the rotated rows of a unit's part and piece of K, to shared memory.
-DEVICE_FN void copy_rows(const struct exl3_params &p, const struct unit &u, uint32_t shared) {
-    struct span s = span_of(p, u.chunk);
+// All threads: the rotated rows of a span, to shared memory.
+DEVICE_FN void copy_rows(const struct exl3_params &p, const struct span &s, uint32_t shared) {
     uint32_t line = p.a.rows * EXL3_GROUP_BYTES, bytes = (s.to - s.from) * line;
     const char *from = device_ptr<const char>(p.rotated) +
-                       ((uint64_t)u.nth * (p.a.parts[0].w.cols / EXL3_GROUP) + s.from) * line;
+                       ((uint64_t)s.nth * (p.a.parts[0].w.cols / EXL3_GROUP) + s.from) * line;
     for (uint32_t i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16)
         copies_16(shared + i, from + i);
     copies_end_group();
 }
 
 // The same, from the rows themselves. A warp has several pieces of 128 channels under way.
-DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct unit &u, char *shared) {
+DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct span &s, char *shared) {
     enum { BESIDE = 4 };
-    struct span s = span_of(p, u.chunk);
-    const struct weight &w = p.a.parts[u.part].w;
-    uint32_t block = s.from / 2, count = ((s.to + 1) / 2 - block) * p.a.rows;
+    const struct weight &w = p.a.parts[s.part].w;
+    uint32_t block = s.from / 2, count = (s.to / 2 - block) * p.a.rows;
     uint32_t warps = blockDim.x / WARP;
     struct exl3_rows to = {reinterpret_cast<uint16_t *>(shared), p.a.rows};
     for (uint32_t first = threadIdx.x / WARP; first < count; first += warps * BESIDE) {
@@ -266,8 +251,7 @@ DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct unit &u, ch
         for (int i = 0; i < BESIDE; i++) {
             uint32_t n = first + i * warps, group = exl3_lane_group(block + n / p.a.rows);
             if (n >= count) continue;
-            bool keep = group >= s.from && group < s.to;
-            exl3_rotate_in(in[i], suh[i], group - s.from, n % p.a.rows, to, keep);
+            exl3_rotate_in(in[i], suh[i], group - s.from, n % p.a.rows, to);
         }
     }
 }
@@ -305,19 +289,16 @@ struct share {
 DEVICE_FN bool share_at(const struct exl3_params &p, uint32_t from, uint32_t to, uint32_t number,
                         struct share *ret) {
     while (from < to) {
-        struct unit u = unit_at(p, from);
-        uint32_t end = span_end(p, from, u), count = (end < to ? end : to) - from;
-        uint32_t first = u.tile / LINEAR_WARPS, last = (u.tile + count - 1) / LINEAR_WARPS;
-        if (number <= last - first) {
-            uint32_t block = first + number, begin = block * LINEAR_WARPS;
-            uint32_t until = begin + LINEAR_WARPS;
-            begin = begin > u.tile ? begin : u.tile;
-            until = until < u.tile + count ? until : u.tile + count;
-            *ret = {u.part, block, u.blocks + block, until - begin};
+        struct span s = span_at(p, from);
+        uint32_t end = s.tile + (s.end < to ? s.end : to) - from; // of its tiles
+        uint32_t block = s.tile / LINEAR_WARPS + number, begin = block * LINEAR_WARPS;
+        if (begin < end) {
+            uint32_t until = begin + LINEAR_WARPS < end ? begin + LINEAR_WARPS : end;
+            *ret = {s.part, block, s.blocks + block, until - (begin < s.tile ? s.tile : begin)};
             return true;
         }
-        number -= last - first + 1;
-        from += count;
+        number -= (end + LINEAR_WARPS - 1) / LINEAR_WARPS - s.tile / LINEAR_WARPS;
+        from = s.end;
     }
     return false;
 }
@@ -359,7 +340,6 @@ DEVICE_FN void finish_all(const struct exl3_params &p, uint32_t from, uint32_t t
 template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane % EXL3_STEP_ROWS;
-    uint32_t warps = blockDim.x / WARP;
     uint32_t from = (uint32_t)((uint64_t)p.units * blockIdx.x / gridDim.x);
     uint32_t to = (uint32_t)((uint64_t)p.units * (blockIdx.x + 1) / gridDim.x);
     struct warp w = {};
@@ -374,28 +354,26 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
         exl3_ahead_load(w.ahead, w.source);
     }
     device_wait_prior();
-    uint32_t have = from; // units before it find their rows in shared memory
-    for (uint32_t at = from, nth = 0; at < to; nth++) {
+    uint32_t have = from, nth = 0; // units before it find their rows in shared memory
+    for (uint32_t at = from; at < to; nth++) {
         if (at == have) {
             __syncthreads(); // the rows before have been read
             for (uint32_t i = 0; i < p.buffers && have < to; i++) {
-                struct unit u = unit_at(p, have);
+                struct span s = span_at(p, have);
                 uint32_t buffer = (nth + i) % p.buffers * p.rows_bytes;
                 if (TILES == 1)
-                    rotate_rows(p, u, shared + buffer);
+                    rotate_rows(p, s, shared + buffer);
                 else
-                    copy_rows(p, u, copies_shared(shared) + buffer);
-                have = span_end(p, have, u);
+                    copy_rows(p, s, copies_shared(shared) + buffer);
+                have = s.end;
             }
             copies_wait<0>();
             __syncthreads();
         }
-        uint32_t end = span_end(p, at, unit_at(p, at));
-        for (; next < to && next < end; next += warps) {
-            w.rows = lane_at + nth % p.buffers * p.rows_bytes;
-            multiply_unit<TILES>(p, w, next, next + warps, to);
-        }
-        at = end;
+        struct span s = span_at(p, at);
+        w.rows = lane_at + nth % p.buffers * p.rows_bytes;
+        next = multiply_span<TILES>(p, s, w, next, to);
+        at = s.end;
     }
     finish_all(p, from, to, reinterpret_cast<struct share *>(shared + 16),
                reinterpret_cast<uint32_t *>(shared));

@@ -178,24 +178,24 @@ DEVICE_FN void multiply_width(const struct exl3_code &code, const struct work &w
     uint32_t step = s.source.step, before = 0, a[2][2][4];
     clear<ROWS>(sum);
 #pragma unroll 1
-    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD)
+    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD) {
+        if (i + EXL3_AHEAD == groups) { // what follows is the next segment's
+            at = next.at;
+            step = next.step;
+        }
 #pragma unroll
         for (int j = 0; j < EXL3_AHEAD; j++) {
-            if (j && i + j >= groups) break;
+            exl3_lane_before<HALF_BITS>(l[j]);
             d.lane = l[j];
-            exl3_lane_before<HALF_BITS>(d.lane);
-            if (i + j + EXL3_AHEAD == groups) { // what follows is the next segment's
-                at = next.at;
-                step = next.step;
-            }
+            multiply_group<ROWS, HALF_BITS>(w, s, d, a, before, sum);
             exl3_lane_load<HALF_BITS>(at, l[j]);
             at += step;
-            multiply_group<ROWS, HALF_BITS>(w, s, d, a, before, sum);
             before = next_stage(w, s);
         }
+    }
     wgmma_wait<0>();
     arrive_if(before, threadIdx.x % WARP == 0);
-    exl3_ahead_put<HALF_BITS>(s.ahead, l, groups % EXL3_AHEAD);
+    exl3_ahead_put<HALF_BITS>(s.ahead, l);
 }
 
 template <int ROWS>
@@ -225,7 +225,11 @@ DEVICE_FN void multiply_unit(const struct exl3_params &p, const struct work &w, 
     const struct weight &weight = p.a.parts[t.part].w;
     struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
     uint32_t segment = unit % w.segments, groups = groups_of(w, segment);
-    struct exl3_source next = source_of<ROWS>(p, w, unit + 1 < w.to ? unit + 1 : unit);
+    struct exl3_source next = s.source;
+    if (segment + 1 < w.segments)
+        next.at += groups * (uint64_t)next.step;
+    else if (unit + 1 < w.to)
+        next = source_of<ROWS>(p, w, unit + 1);
     bool same = next.half_bits == s.source.half_bits;
     struct exl3_source ahead = same ? next : s.source; // else loaded for nothing
     switch (s.source.half_bits) {
@@ -344,8 +348,8 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
     char *total = shared + exl3_many_totals(ROWS);
     struct work w = {.from = first_unit(p, blockIdx.x),
                      .to = first_unit(p, blockIdx.x + 1),
-                     .segments = linear_exl3_segments(cols),
-                     .groups = linear_exl3_groups(cols),
+                     .segments = p.segments,
+                     .groups = p.groups,
                      .groups_all = cols / EXL3_GROUP,
                      .rows = copies_shared(shared)};
     w.full = w.rows + exl3_many_barriers(ROWS);
@@ -379,7 +383,7 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
 
 template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
-    uint32_t cols = p.a.parts[0].w.cols, tiles = p.units / linear_exl3_segments(cols);
+    uint32_t cols = p.a.parts[0].w.cols, tiles = p.units / p.segments;
     device_let_next();
     device_wait_prior();
     for (uint32_t number = blockIdx.x; number < tiles; number += gridDim.x) {

@@ -21,12 +21,13 @@ struct exl3_masks {
 
 struct exl3_params {
     struct linear_args a;
-    devptr rotated;      // [EXL3 parts, K / 64, T, 64] f16
-    devptr sums;         // exl3_few: [EXL3 parts, N / 128, segments / chain, T, 128] f32
-    devptr counters;     // of each 128 outputs of the EXL3 parts: the sums that lie there
-    uint32_t units;      // tiles of sixteen outputs times segments / chain
-    uint32_t chain;      // segments that a warp adds up itself
-    uint32_t buffers;    // of rows in shared memory, 1 or 2
-    uint32_t rows_bytes; // of such a buffer
+    devptr rotated;            // [EXL3 parts, K / 64, T, 64] f16
+    devptr sums;               // exl3_few: [EXL3 parts, N / 128, segments / chain, T, 128] f32
+    devptr counters;           // of each 128 outputs of the EXL3 parts: the sums that lie there
+    uint32_t segments, groups; // of K; of a segment
+    uint32_t units;            // tiles of sixteen outputs times segments / chain
+    uint32_t chain;            // segments that a warp adds up itself
+    uint32_t buffers;          // of rows in shared memory, 1 or 2
+    uint32_t rows_bytes;       // of such a buffer
     struct exl3_masks masks;
 };

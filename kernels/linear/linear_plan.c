@@ -54,7 +54,7 @@ static void plan_rotate(const struct exl3_sizes *s, const struct exl3_params *p,
 
 // Bytes of a block's shared memory, with the chain and the buffers of p.
 static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
-    uint32_t groups = min_u32(linear_exl3_groups(s->cols) * p->chain, s->cols / EXL3_GROUP);
+    uint32_t groups = min_u32(p->groups * p->chain, s->cols / EXL3_GROUP);
     p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
     return max_u32(p->buffers * p->rows_bytes, EXL3_FEW_SHARES);
@@ -66,7 +66,7 @@ static uint32_t few_chain(const struct exl3_sizes *s, const struct cuda_arch *ar
                           struct exl3_params *p) {
     uint32_t shared = UINT32_MAX;
     if (s->blocks * LINEAR_WARPS >= arch->sm_count * exl3_few_warps(tiles) * 3) {
-        p->chain = linear_exl3_segments(s->cols);
+        p->chain = p->segments;
         p->buffers = 1;
         shared = few_shared(s, tiles, p);
     }
@@ -89,7 +89,7 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
     uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4;
     uint32_t shared = p->a.rows > 32 ? UINT32_MAX : few_chain(s, arch, tiles, p);
     if (shared > arch->shared_max) return false;
-    uint32_t chunks = linear_exl3_segments(s->cols) / p->chain;
+    uint32_t chunks = p->segments / p->chain;
     p->units = s->blocks * LINEAR_WARPS * chunks;
     if (tiles > 1) plan_rotate(s, p, ret);
     p->sums = p->rotated + ret->scratch_bytes;
@@ -106,11 +106,11 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
 // Every block keeps a slot for each segment, for tiles that it shares with others.
 static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
                       struct exl3_params *p, struct launch_list *ret) {
-    uint32_t rows = p->a.rows <= 64 ? 64 : 128, segments = linear_exl3_segments(s->cols);
+    uint32_t rows = p->a.rows <= 64 ? 64 : 128;
     if (arch->sm != 90) return false;
     plan_rotate(s, p, ret);
     uint32_t tiles = s->blocks * ceil_div_u32(p->a.rows, rows);
-    p->units = tiles * segments;
+    p->units = tiles * p->segments;
     p->sums = p->rotated + ret->scratch_bytes;
     ret->counters = tiles;
     struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
@@ -118,7 +118,7 @@ static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
     l->block[0] = EXL3_MANY_THREADS;
     l->shared_bytes = exl3_many_shared(rows);
     l->early = true;
-    ret->scratch_bytes += (uint64_t)l->grid[0] * segments * rows * EXL3_BLOCK * sizeof(float);
+    ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * rows * EXL3_BLOCK * sizeof(float);
     return true;
 }
 
@@ -128,6 +128,8 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     if (!s.parts) return;
     struct exl3_params p = {
         .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
+    p.segments = linear_exl3_segments(s.cols);
+    p.groups = linear_exl3_groups(s.cols);
     if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
     plan_rotate(&s, &p, ret);
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;

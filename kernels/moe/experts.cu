@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(WARP) experts_rotate(const struct e
     struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + blockIdx.z * picks * p.a.dim,
                            (uint32_t)picks};
     exl3_rotate_in(exl3_channels(device_ptr<const float>(p.a.x) + row * p.a.dim, blockIdx.y),
-                   exl3_suh(w, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to, true);
+                   exl3_suh(w, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to);
 }
 
 // Grid: sorted picks, channels / 128.
@@ -67,8 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARP)
     if (!e.down.exl3.half_bits) return;
     struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + 2 * picks * p.a.dim, (uint32_t)picks};
     exl3_rotate_in(exl3_channels(device_ptr<const float>(p.gate) + i * p.a.width, blockIdx.y),
-                   exl3_suh(e.down, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to,
-                   true);
+                   exl3_suh(e.down, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to);
 }
 
 // All rows of an expert times one of its weights, the outputs shared among the blocks of x.
