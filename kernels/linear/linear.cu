@@ -67,7 +67,7 @@ extern __shared__ __align__(16) unsigned char shared[];
 template <enum dtype D, int PIECES, int STAGES> DEVICE_FN void few(const struct linear_params &p) {
     __shared__ float part[2 * LINEAR_FEW_WARPS][8][LINEAR_TILE];
     device_let_next();
-    uint32_t cols = p.a.parts[0].w.cols, segments = linear_plain_segments(cols);
+    uint32_t cols = p.a.parts[0].w.cols, segments = linear_segments(cols);
     uint32_t warp = threadIdx.x / WARP, beside = LINEAR_FEW_WARPS / segments,
              unit = warp / segments;
     uint32_t units = gridDim.x * beside, at = blockIdx.x * beside + unit;
@@ -129,7 +129,7 @@ template <enum dtype D, int TILES, int STAGES> DEVICE_FN void band(const struct 
     uint32_t first = blockIdx.x * p.per, high = blockDim.x / WARP * LINEAR_TILE;
     uint32_t count = p.outputs - first < p.per ? p.outputs - first : p.per;
     uint32_t stage_bytes = (high + TILES * 8) * LINE_BYTES, base = stream_shared(shared);
-    uint32_t segments = linear_plain_segments(cols), steps = linear_plain_steps(cols);
+    uint32_t segments = linear_segments(cols), steps = linear_segment_steps(cols);
     uint32_t segment = segments / p.splits * blockIdx.y,
              segment_end = segment + segments / p.splits;
     uint32_t from = segment * steps * LINEAR_STEP, to = segment_end * steps * LINEAR_STEP;
@@ -226,7 +226,7 @@ template <enum dtype D> DEVICE_FN void add_sums(const struct linear_params &p) {
     device_let_next();
     device_wait_prior();
     uint32_t n = blockIdx.x * LINEAR_SUM_THREADS + threadIdx.x;
-    uint32_t segments = linear_plain_segments(p.a.parts[0].w.cols);
+    uint32_t segments = linear_segments(p.a.parts[0].w.cols);
     if (n >= p.outputs) return;
     const float *sums = device_ptr<const float>(p.sums) + (uint64_t)blockIdx.y * p.outputs + n;
     float v = *sums;
@@ -246,7 +246,7 @@ template <enum dtype D, int STAGES> DEVICE_FN void tile(const struct linear_para
         p.outputs - first < LINEAR_TILE_OUTPUTS ? p.outputs - first : LINEAR_TILE_OUTPUTS;
     uint32_t rows_count =
         p.a.rows - row_first < LINEAR_TILE_ROWS ? p.a.rows - row_first : LINEAR_TILE_ROWS;
-    uint32_t base = stream_shared(shared), steps = linear_plain_steps(cols);
+    uint32_t base = stream_shared(shared), steps = linear_segment_steps(cols);
     parts_of<D> parts = {p.a};
     bool quick = parts.quick();
     uint32_t piece = threadIdx.x % 8, row0 = threadIdx.x / 8;

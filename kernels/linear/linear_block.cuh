@@ -48,8 +48,8 @@ DEVICE_FN void linear_segment(const struct weight &w, const struct linear_rows &
     const uint16_t *low = device_ptr<const uint16_t>(w.data) + (uint64_t)(first_output + g) * cols;
     const uint16_t *high = low + (uint64_t)8 * cols;
     bool have_low = first_output + g < w.rows, have_high = first_output + g + 8 < w.rows;
-    uint32_t from = segment * linear_plain_steps(cols) * LINEAR_STEP;
-    uint32_t to = from + linear_plain_steps(cols) * LINEAR_STEP;
+    uint32_t from = segment * linear_segment_steps(cols) * LINEAR_STEP;
+    uint32_t to = from + linear_segment_steps(cols) * LINEAR_STEP;
     to = to < cols ? to : cols;
     float sum[TILES][4];
 #pragma unroll
@@ -89,7 +89,7 @@ DEVICE_FN void linear_store(const struct linear_part &p, const struct linear_row
 template <enum dtype D, int TILES>
 DEVICE_FN void linear_half(const struct linear_part &p, const struct linear_rows &r, uint32_t block,
                            float (*part)[TILES * 8][LINEAR_TILE]) {
-    uint32_t segments = linear_plain_segments(p.w.cols), tiles = LINEAR_WARPS / segments;
+    uint32_t segments = linear_segments(p.w.cols), tiles = LINEAR_WARPS / segments;
     uint32_t warp = threadIdx.x / WARP, first = block * tiles * LINEAR_TILE;
     linear_segment<D, TILES>(p.w, r, first + warp % tiles * LINEAR_TILE, warp / tiles, part[warp]);
     __syncthreads();

@@ -18,34 +18,35 @@ enum {
     LINEAR_TILE = 16, // outputs of a warp
 };
 
-ARITH_FN uint32_t linear_segments(uint32_t cols) { // EXL3
-    return cols >= 4096 ? 4 : cols >= 1024 ? 2 : 1;
-}
-
-// Of plain weights: a warp each, so that few outputs still keep a card busy.
-ARITH_FN uint32_t linear_plain_segments(uint32_t cols) {
+// Of plain weights: a warp each where rows are few, so that few outputs still keep a card busy.
+ARITH_FN uint32_t linear_segments(uint32_t cols) {
     return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
 }
 
 // Steps of a segment; the last one may have fewer. With the segments above none is empty.
-ARITH_FN uint32_t linear_steps_of(uint32_t cols, uint32_t segments) {
+ARITH_FN uint32_t linear_segment_steps(uint32_t cols) {
     uint32_t groups = (cols + LINEAR_STEP * LINEAR_GROUP - 1) / (LINEAR_STEP * LINEAR_GROUP);
+    uint32_t segments = linear_segments(cols);
     return (groups + segments - 1) / segments * LINEAR_GROUP;
 }
 
-ARITH_FN uint32_t linear_segment_steps(uint32_t cols) { // EXL3
-    return linear_steps_of(cols, linear_segments(cols));
+/* EXL3's segments. Few rows want many, so that small matrices too keep every warp busy; the kernel of many rows adds a
+ * finished segment in registers, which costs it one sum a row and output. */
+ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
+    return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
 }
 
-ARITH_FN uint32_t linear_plain_steps(uint32_t cols) {
-    return linear_steps_of(cols, linear_plain_segments(cols));
+// Groups of 64 inputs of a segment; the last one may have fewer, none is empty.
+ARITH_FN uint32_t linear_exl3_groups(uint32_t cols) {
+    uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), segments = linear_exl3_segments(cols);
+    return (groups + segments - 1) / segments;
 }
 
 // Blocks that write the outputs of a plain part: a block has LINEAR_WARPS warps, one for each tile and segment, or, for fp32
 // weights, one for each output.
 ARITH_FN uint32_t linear_block_outputs(const struct weight *w) {
     if (w->dtype == DTYPE_F32) return LINEAR_WARPS;
-    return LINEAR_WARPS / linear_plain_segments(w->cols) * LINEAR_TILE;
+    return LINEAR_WARPS / linear_segments(w->cols) * LINEAR_TILE;
 }
 
 ARITH_FN uint32_t linear_blocks(const struct weight *w) {

@@ -44,7 +44,7 @@ static uint32_t few_bytes(uint32_t rows, uint32_t cols) {
 
 static void plan_few(const struct linear_params *p, const struct kernels *k,
                      const struct cuda_arch *arch, struct launch_list *ret) {
-    uint32_t cols = p->a.parts[0].w.cols, units = LINEAR_FEW_WARPS / linear_plain_segments(cols);
+    uint32_t cols = p->a.parts[0].w.cols, units = LINEAR_FEW_WARPS / linear_segments(cols);
     struct launch *l = add(ret, k->few, p, min_u32(arch->sm_count, ceil_div_u32(p->outputs, units)),
                            1, LINEAR_FEW_WARPS * 32);
     l->shared_bytes = few_bytes(p->a.rows, cols);
@@ -59,7 +59,7 @@ static void plan_band(struct linear_params *p, const struct kernels *k,
                       const struct cuda_arch *arch, struct launch_list *ret) {
     enum { NARROW = 64 };
     uint32_t tiles = p->a.rows <= 16 ? 0 : p->a.rows <= 32 ? 1 : 2, rows = 16u << tiles;
-    uint32_t segments = linear_plain_segments(p->a.parts[0].w.cols);
+    uint32_t segments = linear_segments(p->a.parts[0].w.cols);
     uint32_t widest = LINEAR_BAND_WARPS_MAX * LINEAR_TILE;
     while (band_bytes(widest, rows) > arch->shared_max) widest -= LINEAR_TILE;
     p->splits = 1;

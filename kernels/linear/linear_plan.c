@@ -2,6 +2,7 @@
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/linear/exl3_few.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
@@ -9,30 +10,92 @@
 
 #include <assert.h>
 
-enum { FEW_ROWS = 8, MANY_ROWS = 32 };
+enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
 
-static void plan_exl3(const struct linear_args *a, const struct cuda_work *w,
-                      struct launch_list *ret) {
-    uint32_t blocks = 0, parts = 0, cols = a->parts[0].w.cols;
-    uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
+// The EXL3 parts of a call.
+struct exl3_sizes {
+    uint32_t parts, cols, blocks; // blocks: of 128 outputs
+    uint32_t half_bits_max;
+};
+
+static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
+    struct exl3_sizes ret = {.cols = a->parts[0].w.cols};
     for (uint32_t i = 0; i < a->parts_count; i++) {
-        if (!a->parts[i].w.exl3.half_bits) continue;
-        assert(!a->parts[i].w.exl3.rows_whole); // ops.exl3_views is false
-        blocks += a->parts[i].w.rows / EXL3_BLOCK;
-        parts++;
+        const struct weight *w = &a->parts[i].w;
+        if (!w->exl3.half_bits) continue;
+        assert(!w->exl3.rows_whole); // ops.exl3_views is false
+        ret.blocks += w->rows / EXL3_BLOCK;
+        ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
+        ret.parts++;
     }
-    if (!parts) return;
-    struct exl3_params p = {.a = *a, .rotated = w->scratch};
-    ret->scratch_bytes = (uint64_t)parts * a->rows * cols * sizeof(uint16_t);
+    return ret;
+}
+
+// Bytes of a block's shared memory, with the chain and the buffers of p.
+static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
+    uint32_t groups = min_u32(linear_exl3_groups(s->cols) * p->chain, s->cols / EXL3_GROUP);
+    p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
+    p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
+    p->stage_bytes = 4 * LINEAR_TILE * s->half_bits_max;
+    return p->buffers * p->rows_bytes + EXL3_FEW_WARPS * EXL3_FEW_RING * p->stage_bytes;
+}
+
+/* A chain of all segments spares the sums' way through memory. It wants many outputs, so that every warp has several tiles, and
+ * the rows of all of K in shared memory. */
+static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                     struct exl3_params *p, struct launch_list *ret) {
+    uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4, shared = UINT32_MAX;
+    uint32_t segments = linear_exl3_segments(s->cols), outputs = s->blocks * LINEAR_WARPS;
+    if (p->a.rows > 32) return false;
+    if (outputs >= arch->sm_count * EXL3_FEW_WARPS * 3) {
+        p->chain = segments;
+        p->buffers = 1;
+        shared = few_shared(s, tiles, p);
+    }
+    for (uint32_t buffers = 2; buffers && shared > arch->shared_max; buffers--) {
+        p->chain = 1;
+        p->buffers = buffers;
+        shared = few_shared(s, tiles, p);
+    }
+    if (shared > arch->shared_max) return false;
+    p->units = outputs * (segments / p->chain);
+    p->sums = p->rotated + ret->scratch_bytes;
+    ret->scratch_bytes +=
+        (uint64_t)s->blocks * EXL3_BLOCK * (segments / p->chain) * p->a.rows * sizeof(float);
+    ret->counters = s->blocks;
+    struct launch *l = launch_add(ret,
+                                  tiles == 1   ? "exl3_few_8"
+                                  : tiles == 2 ? "exl3_few_16"
+                                               : "exl3_few_32",
+                                  p, sizeof *p);
+    l->grid[0] = min_u32(arch->sm_count, p->units);
+    l->block[0] = EXL3_FEW_THREADS;
+    l->shared_bytes = shared;
+    l->early = true;
+    return true;
+}
+
+static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
+                      const struct cuda_work *w, struct launch_list *ret) {
+    struct exl3_sizes s = exl3_sizes(a);
+    if (!s.parts) return;
+    struct exl3_params p = {
+        .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
+    ret->scratch_bytes =
+        align_up_size((uint64_t)s.parts * a->rows * s.cols * sizeof(uint16_t), ALIGN);
     struct launch *l = launch_add(ret, "exl3_rotate_rows", &p, sizeof p);
-    l->grid[0] = cols / EXL3_BLOCK;
+    l->grid[0] = ceil_div_u32(s.cols / EXL3_BLOCK, ROTATE_WARPS);
     l->grid[1] = a->rows;
-    l->grid[2] = parts;
-    l->block[0] = 32;
+    l->grid[2] = s.parts;
+    l->block[0] = ROTATE_WARPS * 32;
+    l->early = true;
+    if (plan_few(&s, arch, &p, ret)) return;
+    uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
     l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
-    l->grid[0] = blocks;
+    l->grid[0] = s.blocks;
     l->grid[1] = ceil_div_u32(a->rows, rows);
-    l->block[0] = LINEAR_WARPS * min_u32(linear_segments(cols), LINEAR_SEGMENTS_BESIDE) * 32;
+    l->block[0] = LINEAR_WARPS * min_u32(linear_exl3_segments(s.cols), LINEAR_SEGMENTS_BESIDE) * 32;
+    l->early = true;
 }
 
 void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
@@ -40,6 +103,6 @@ void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
     if (!a->rows) return;
     linear_plain_plan(a, arch, w, ret);
     uint64_t plain_bytes = ret->scratch_bytes;
-    plan_exl3(a, w, ret);
+    plan_exl3(a, arch, w, ret);
     ret->scratch_bytes = max_u64(ret->scratch_bytes, plain_bytes);
 }

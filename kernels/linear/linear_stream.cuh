@@ -150,7 +150,7 @@ DEVICE_FN void stream_unit(const Source &source, const Sink &sink, struct stream
                            uint32_t x, uint32_t slots, float (*part)[8][LINEAR_TILE],
                            const Before &before) {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4, cols = source.cols;
-    uint32_t span = linear_plain_steps(cols) * LINEAR_STEP, end = (segment + 1) * span;
+    uint32_t span = linear_segment_steps(cols) * LINEAR_STEP, end = (segment + 1) * span;
     uint32_t filled = (cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN;
     stream_loader<PIECES, Source> load = {source, run, segment * span, end < filled ? end : filled};
     load.tile = 0;

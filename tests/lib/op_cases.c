@@ -1391,6 +1391,15 @@ const struct op_case op_cases_rows[] = {
     LINEAR(129, 4100, 130, 5, DTYPE_F16),
     EACH_ROWS(EXL3, 1152, 256, 7, EXL3_MUL1, 1),
     EACH_ROWS(EXL3, 4224, 128, 6, EXL3_MCG, 0),
+    EXL3(1, 5120, 256, 8, EXL3_MCG, 0),
+    EXL3(8, 4096, 256, 8, EXL3_3INST, 1),
+    EXL3(9, 4224, 128, 8, EXL3_MCG, 0),
+    EXL3(32, 2176, 128, 12, EXL3_3INST, 0),
+    EXL3(33, 1024, 384, 8, EXL3_MCG, 1),
+    EXL3(65, 2048, 128, 6, EXL3_3INST, 0),
+    EXL3(5, 384, 5120, 8, EXL3_MCG, 1),
+    EXL3(11, 128, 16384, 6, EXL3_MCG, 0),      // outputs for many blocks
+    EXL3(3, 1024, 128 * 620, 12, EXL3_MCG, 0), // and for chains of all segments
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
