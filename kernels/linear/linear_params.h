@@ -9,25 +9,19 @@ struct launch_list;
 enum {
     LINEAR_FEW_ROWS = 8,     // linear_few
     LINEAR_FEW_WARPS = 8,    // of a block, whatever the segments
-    LINEAR_FEW_PIECES = 128, // of 16 bytes, of a slot
-    LINEAR_FEW_STAGES = 5,   // slots of a warp
-    LINEAR_BAND_K = 64,      // inputs of a stage of the kernels below
-    LINEAR_BAND_STAGES = 5,
-    LINEAR_BAND_WARPS_MAX = 12,
-    LINEAR_TILE_OUTPUTS = 128,
-    LINEAR_TILE_ROWS = 128,
-    LINEAR_TILE_STAGES = 3,
-    LINEAR_TILE_THREADS = 256,
-    LINEAR_SUM_THREADS = 256,
+    LINEAR_FEW_PIECES = 128, // of 16 bytes, of a slot of a warp's ring
+    LINEAR_SPAN = 64,     // inputs of a stage of linear_wide; rows are filled up to it with zeros
+    LINEAR_THREADS = 256, // of the others
 };
 
 struct linear_params {
     struct linear_args a;
-    devptr rounded;   // [T, cols_rounded] 16-bit values: the rows, 0 behind their ends
-    devptr sums;      // [segments, T, outputs] f32, where segments are shared among blocks
+    devptr
+        rounded; // [T, K up to LINEAR_SPAN] 16-bit values: the rows, 0 behind their ends; 0: the kernel rounds itself
+    devptr sums; // [segments, T, outputs] f32, where segments are shared among blocks
     uint32_t outputs; // of all parts of the launch's type
-    uint32_t per;     // linear_band: outputs of a block
-    uint32_t splits;  // linear_band: blocks that share the segments of an output
+    uint32_t per;     // linear_wide: outputs of a block
+    uint32_t splits;  // linear_wide: blocks that share the segments of an output
 };
 
 // Adds the launches of the plain parts, and what they need of the scratch.

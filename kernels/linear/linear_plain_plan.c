@@ -1,30 +1,31 @@
-/* linear_plain_plan: the launches of the plain parts of a call, type by type; linear.cu says what each kernel is for. Which one runs
- * follows from the counts of rows and outputs and changes no bit. */
+/* linear_plain_plan: the launches of the plain parts of a call, type by type; linear.cu says what each kernel is for. Which one runs,
+ * and how its blocks share the work, follows from the counts of rows and outputs and changes no bit. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/linear_order.h"
 #include "kernels/linear/linear_params.h"
 
-enum { FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4 };
-
-struct kernels {
-    const char *few, *round, *band[3], *add, *tile;
+enum {
+    FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4,
+    FEW_QUADS =
+        12, // a lane's share of the rows, in fp32, up to which linear_few rounds them itself
+    ALIGN = 256,
 };
 
-static const struct kernels bf16 = {
-    "linear_few_bf16",
-    "linear_round_bf16",
-    {"linear_band_16_bf16", "linear_band_32_bf16", "linear_band_64_bf16"},
-    "linear_add_bf16",
-    "linear_tile_bf16",
+// A variant of linear_wide.
+struct wide {
+    const char *bf16, *f16;
+    uint32_t rows, groups, stages; // at most: of a block
 };
-static const struct kernels f16 = {
-    "linear_few_f16",
-    "linear_round_f16",
-    {"linear_band_16_f16", "linear_band_32_f16", "linear_band_64_f16"},
-    "linear_add_f16",
-    "linear_tile_f16",
+
+static const struct wide wides[] = {
+    {"linear_wide_16_bf16", "linear_wide_16_f16", 16, 3, 8},
+    {"linear_wide_32_bf16", "linear_wide_32_f16", 32, 3, 8},
+    {"linear_wide_64_bf16", "linear_wide_64_f16", 64, 3, 7},
+    {"linear_wide_128_bf16", "linear_wide_128_f16", 128, 3, 5},
+    {"linear_wide_192_bf16", "linear_wide_192_f16", 192, 2, 5},
 };
+enum { WIDES = sizeof wides / sizeof *wides };
 
 static struct launch *add(struct launch_list *ret, const char *kernel,
                           const struct linear_params *p, uint32_t x, uint32_t y, uint32_t threads) {
@@ -36,73 +37,117 @@ static struct launch *add(struct launch_list *ret, const char *kernel,
     return l;
 }
 
-// Shared memory of linear_few; too much, and the rows go through linear_band.
-static uint32_t few_bytes(uint32_t rows, uint32_t cols) {
-    return LINEAR_FEW_WARPS * LINEAR_FEW_STAGES * LINEAR_FEW_PIECES * 16 +
-           rows * ((uint32_t)align_up_u64(cols, LINEAR_BAND_K) * 2 + 16);
+static uint32_t padded_of(const struct linear_params *p) {
+    return ceil_div_u32(p->a.parts[0].w.cols, LINEAR_SPAN) * LINEAR_SPAN;
 }
 
-static void plan_few(const struct linear_params *p, const struct kernels *k,
-                     const struct cuda_arch *arch, struct launch_list *ret) {
-    uint32_t cols = p->a.parts[0].w.cols, units = LINEAR_FEW_WARPS / linear_segments(cols);
-    struct launch *l = add(ret, k->few, p, min_u32(arch->sm_count, ceil_div_u32(p->outputs, units)),
-                           1, LINEAR_FEW_WARPS * 32);
-    l->shared_bytes = few_bytes(p->a.rows, cols);
+static void plan_round(const struct linear_params *p, bool bf16, struct launch_list *ret) {
+    ret->scratch_bytes = max_u64(ret->scratch_bytes, (uint64_t)p->a.rows * padded_of(p) * 2);
+    add(ret, bf16 ? "linear_round_bf16" : "linear_round_f16", p,
+        ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-static uint32_t band_bytes(uint32_t outputs, uint32_t rows) {
-    return (outputs + rows) * LINEAR_BAND_K * 2 * LINEAR_BAND_STAGES;
-}
-
-// Even bands, as many as multiprocessors or a multiple of that; where they would be narrow, blocks share the segments.
-static void plan_band(struct linear_params *p, const struct kernels *k,
-                      const struct cuda_arch *arch, struct launch_list *ret) {
-    enum { NARROW = 64 };
-    uint32_t tiles = p->a.rows <= 16 ? 0 : p->a.rows <= 32 ? 1 : 2, rows = 16u << tiles;
-    uint32_t segments = linear_segments(p->a.parts[0].w.cols);
-    uint32_t widest = LINEAR_BAND_WARPS_MAX * LINEAR_TILE;
-    while (band_bytes(widest, rows) > arch->shared_max) widest -= LINEAR_TILE;
-    p->splits = 1;
-    while (p->splits < segments && ceil_div_u32(p->outputs, arch->sm_count / p->splits) < NARROW)
-        p->splits *= 2;
-    uint32_t bands = arch->sm_count / p->splits;
-    bands *= ceil_div_u32(p->outputs, bands * widest);
-    p->per = ceil_div_u32(p->outputs, bands);
-    uint32_t warps = ceil_div_u32(p->per, LINEAR_TILE);
-    struct launch *l =
-        add(ret, k->band[tiles], p, ceil_div_u32(p->outputs, p->per), p->splits, warps * 32);
-    l->shared_bytes = band_bytes(warps * LINEAR_TILE, rows);
-    if (p->splits == 1) return;
-    ret->scratch_bytes =
-        p->sums - p->rounded + (uint64_t)segments * p->a.rows * p->outputs * sizeof(float);
-    add(ret, k->add, p, ceil_div_u32(p->outputs, LINEAR_SUM_THREADS), p->a.rows,
-        LINEAR_SUM_THREADS);
-}
-
-static void plan_tile(const struct linear_params *p, const struct kernels *k,
-                      struct launch_list *ret) {
-    struct launch *l = add(ret, k->tile, p, ceil_div_u32(p->a.rows, LINEAR_TILE_ROWS),
-                           ceil_div_u32(p->outputs, LINEAR_TILE_OUTPUTS), LINEAR_TILE_THREADS);
-    l->shared_bytes =
-        (LINEAR_TILE_OUTPUTS + LINEAR_TILE_ROWS) * LINEAR_BAND_K * 2 * LINEAR_TILE_STAGES;
-}
-
-static void plan_half(struct linear_params *p, const struct kernels *k,
-                      const struct cuda_arch *arch, struct launch_list *ret) {
-    uint32_t rows = p->a.rows, cols = p->a.parts[0].w.cols;
-    if (rows <= LINEAR_FEW_ROWS && few_bytes(rows, cols) + FEW_STATIC_BYTES <= arch->shared_max) {
-        plan_few(p, k, arch, ret);
-        return;
+// False where the rows do not fit into shared memory.
+static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
+                     struct launch_list *ret) {
+    static const struct {
+        const char *bf16, *f16;
+        uint32_t stages;
+    } kernels[] = {{"linear_few_8_bf16", "linear_few_8_f16", 8},
+                   {"linear_few_5_bf16", "linear_few_5_f16", 5},
+                   {"linear_few_3_bf16", "linear_few_3_f16", 3}};
+    uint32_t segments = linear_segments(p->a.parts[0].w.cols), units = LINEAR_FEW_WARPS / segments;
+    uint32_t rows_bytes = units * p->a.rows * padded_of(p) * 2;
+    if (p->a.rows > LINEAR_FEW_ROWS) return false;
+    for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        uint32_t shared =
+            LINEAR_FEW_WARPS * kernels[i].stages * LINEAR_FEW_PIECES * 16 + rows_bytes;
+        if (shared + FEW_STATIC_BYTES > arch->shared_max) continue;
+        if (p->a.rows * (padded_of(p) / segments) <= FEW_QUADS * 4 * 32)
+            p->rounded = 0;
+        else
+            plan_round(p, bf16, ret);
+        struct launch *l =
+            add(ret, bf16 ? kernels[i].bf16 : kernels[i].f16, p,
+                min_u32(arch->sm_count, ceil_div_u32(p->outputs, units)), 1, LINEAR_FEW_WARPS * 32);
+        l->shared_bytes = shared;
+        return true;
     }
-    uint64_t padded = align_up_u64(cols, LINEAR_BAND_K), bytes = rows * padded * 2;
-    p->sums = p->rounded + align_up_u64(bytes, 256);
-    ret->scratch_bytes = max_u64(ret->scratch_bytes, bytes);
-    add(ret, k->round, p, (uint32_t)ceil_div_u64(padded, LINEAR_SUM_THREADS * 4), rows,
-        LINEAR_SUM_THREADS);
-    if (rows <= 64)
-        plan_band(p, k, arch, ret);
-    else
-        plan_tile(p, k, ret);
+    return false;
+}
+
+// How the blocks of linear_wide share the work.
+struct sharing {
+    const struct wide *kernel;
+    uint32_t groups, splits, bands;
+};
+
+static uint32_t wide_bytes(const struct sharing *s) {
+    return ((s->groups * 64 + s->kernel->rows) * LINEAR_SPAN * 2 + 8) * s->kernel->stages;
+}
+
+static double max(double a, double b) {
+    return a > b ? a : b;
+}
+
+/* Clocks that it takes, roughly: a block multiplies 2,048 factors a clock and has its share of the memory's 2,600 bytes and of the
+ * cache's; what it adds up through memory goes at half of that. */
+static double clocks_of(const struct sharing *s, const struct linear_params *p,
+                        const struct cuda_arch *arch) {
+    double tiles = ceil_div_u32(p->a.rows, s->kernel->rows);
+    double per = ceil_div_u32(p->outputs, s->bands), rows = s->kernel->rows, cols = padded_of(p);
+    double multiply = s->groups * 64.0 * rows / 2048.0, shared = (per + rows) * 2 / 36.0;
+    double flying = (s->kernel->stages - 2) * per * LINEAR_SPAN * 2 / 1500.0;
+    double read = per * 2 / (tiles > 1 ? tiles : 1) / (flying < 20 ? flying : 20);
+    double step = max(max(multiply, shared), 5.5);
+    uint32_t blocks = (uint32_t)tiles * s->bands * s->splits;
+    double turns = ceil_div_u32(blocks, arch->sm_count);
+    double sum = s->splits == 1 ? 0 : 8.0 * p->a.rows * p->outputs * 8 / 1300.0 + 2500;
+    return turns * (cols / s->splits * max(step, read) + 4000) + sum;
+}
+
+static struct sharing wide_sharing(const struct linear_params *p, const struct cuda_arch *arch) {
+    struct sharing best = {0};
+    uint32_t segments = linear_segments(p->a.parts[0].w.cols);
+    double least = 0;
+    for (uint32_t k = 0; k < WIDES; k++)
+        for (uint32_t groups = 1; groups <= wides[k].groups; groups++)
+            for (uint32_t splits = 1; splits <= segments; splits *= 2) {
+                struct sharing s = {&wides[k], groups, splits, 0};
+                if (wide_bytes(&s) > arch->shared_max || (splits > 1 && p->a.rows > 256)) continue;
+                // Even bands, so many that the last turn of the multiprocessors is a full one.
+                uint32_t each = ceil_div_u32(p->a.rows, s.kernel->rows) * splits;
+                s.bands = ceil_div_u32(p->outputs, groups * 64);
+                uint32_t turns = ceil_div_u32(s.bands * each, arch->sm_count);
+                uint32_t full = turns * arch->sm_count / each;
+                s.bands = min_u32(max_u32(s.bands, full), ceil_div_u32(p->outputs, 8));
+                double clocks = clocks_of(&s, p, arch);
+                if (best.kernel && clocks >= least) continue;
+                best = s;
+                least = clocks;
+            }
+    return best;
+}
+
+static void plan_wide(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
+                      struct launch_list *ret) {
+    plan_round(p, bf16, ret);
+    struct sharing s = wide_sharing(p, arch);
+    uint64_t rounded = align_up_u64((uint64_t)p->a.rows * padded_of(p) * 2, ALIGN);
+    p->per = ceil_div_u32(p->outputs, s.bands);
+    p->splits = s.splits;
+    p->sums = p->rounded + rounded;
+    struct launch *l =
+        add(ret, bf16 ? s.kernel->bf16 : s.kernel->f16, p, ceil_div_u32(p->a.rows, s.kernel->rows),
+            ceil_div_u32(p->outputs, p->per), s.groups * 128);
+    l->grid[2] = s.splits;
+    l->shared_bytes = wide_bytes(&s);
+    if (s.splits == 1) return;
+    uint64_t segments = linear_segments(p->a.parts[0].w.cols);
+    ret->scratch_bytes =
+        max_u64(ret->scratch_bytes, rounded + segments * p->a.rows * p->outputs * sizeof(float));
+    add(ret, bf16 ? "linear_add_bf16" : "linear_add_f16", p,
+        ceil_div_u32(p->outputs, LINEAR_THREADS), p->a.rows, LINEAR_THREADS);
 }
 
 static uint32_t outputs_of(const struct linear_args *a, enum dtype d) {
@@ -114,10 +159,15 @@ static uint32_t outputs_of(const struct linear_args *a, enum dtype d) {
 
 void linear_plain_plan(const struct linear_args *a, const struct cuda_arch *arch,
                        const struct cuda_work *w, struct launch_list *ret) {
-    struct linear_params p = {.a = *a, .rounded = w->scratch};
-    if ((p.outputs = outputs_of(a, DTYPE_BF16))) plan_half(&p, &bf16, arch, ret);
-    if ((p.outputs = outputs_of(a, DTYPE_F16))) plan_half(&p, &f16, arch, ret);
-    if ((p.outputs = outputs_of(a, DTYPE_F32)))
+    static const enum dtype halves[] = {DTYPE_BF16, DTYPE_F16};
+    struct linear_params p = {.a = *a};
+    for (uint32_t i = 0; i < 2; i++) {
+        p.outputs = outputs_of(a, halves[i]);
+        p.rounded = w->scratch;
+        if (p.outputs && !plan_few(&p, i == 0, arch, ret)) plan_wide(&p, i == 0, arch, ret);
+    }
+    p.outputs = outputs_of(a, DTYPE_F32);
+    if (p.outputs)
         add(ret, "linear_f32", &p, ceil_div_u32(p.outputs, LINEAR_FEW_WARPS), a->rows,
             LINEAR_FEW_WARPS * 32);
 }

@@ -24,6 +24,10 @@ template <int LEFT> DEVICE_FN void stream_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+DEVICE_FN void stream_16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
 // Eight values of a row from column k on to shared memory; 0 behind the row's end. quick: rows start at multiples of 16 bytes.
 DEVICE_FN void stream_piece(uint32_t to, const uint16_t *row, uint32_t k, uint32_t cols,
                             bool quick) {
@@ -61,29 +65,64 @@ DEVICE_FN void stream_barrier(uint32_t number, uint32_t threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-// Bytes from one row of the inputs in shared memory to the next: ldmatrix reads eight rows without conflict.
-DEVICE_FN uint32_t stream_pitch(uint32_t cols) {
-    return (cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN * 2 + 16;
+// Four neighbours of a row of fp32 values; 0 behind its end. quick: rows start at multiples of 16 bytes.
+DEVICE_FN float4 stream_quad(const float *x, uint32_t k, uint32_t cols, bool quick) {
+    if (quick) return k < cols ? *reinterpret_cast<const float4 *>(x + k) : make_float4(0, 0, 0, 0);
+    return make_float4(k < cols ? x[k] : 0, k + 1 < cols ? x[k + 1] : 0,
+                       k + 2 < cols ? x[k + 2] : 0, k + 3 < cols ? x[k + 3] : 0);
 }
 
-// Rows as 16-bit values to shared memory, 0 behind their ends; by all threads of the block, which must synchronise after.
-template <enum dtype D>
-DEVICE_FN void stream_rows(unsigned char *ret, const float *x, uint32_t rows, uint32_t cols) {
-    uint32_t pitch = stream_pitch(cols), quads = (pitch - 16) / 8;
-    bool quick = cols % 4 == 0 && reinterpret_cast<uint64_t>(x) % 16 == 0;
-    for (uint32_t row = 0; row < rows; row++, x += cols)
-#pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < quads; i += blockDim.x) {
-            uint32_t k = 4 * i;
-            float4 v;
-            if (quick)
-                v = k < cols ? *reinterpret_cast<const float4 *>(x + k) : make_float4(0, 0, 0, 0);
-            else
-                v = make_float4(k < cols ? x[k] : 0, k + 1 < cols ? x[k + 1] : 0,
-                                k + 2 < cols ? x[k + 2] : 0, k + 3 < cols ? x[k + 3] : 0);
-            uint2 h = make_uint2(device_pack<D>(v.x, v.y), device_pack<D>(v.z, v.w));
-            *reinterpret_cast<uint2 *>(ret + row * pitch + 8 * i) = h;
+/* Rows as 16-bit values: [K / STREAM_SPAN, rows, STREAM_SPAN], 0 behind their ends, piece p of row r of a span at p ^ (r & 7). So in
+ * memory and in shared memory: a piece of K is a piece of memory, and ldmatrix and wgmma read it without conflicts. Offset of
+ * columns k .. k + 7 in bytes: */
+DEVICE_FN uint64_t stream_at(uint32_t row, uint32_t rows, uint32_t k) {
+    uint64_t line = (uint64_t)(k / STREAM_SPAN) * rows + row;
+    return line * (STREAM_SPAN * 2) + (k / 8 % 8 ^ row % 8) * 16;
+}
+
+/* A warp's columns from .. to - 1 of fp32 rows to shared memory so, at ret those of column 0; from and to are multiples of
+ * STREAM_SPAN. A lane has four values a turn. */
+template <enum dtype D, class Rows>
+DEVICE_FN void stream_rows(unsigned char *ret, const Rows &x, uint32_t rows, uint32_t from,
+                           uint32_t to, uint32_t cols) {
+    enum { BATCH = 10 };
+    uint32_t quads = (to - from) / 4, all = rows * quads;
+    for (uint32_t first = threadIdx.x % WARP; first < all; first += BATCH * WARP) {
+        float4 v[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            uint32_t at = first + i * WARP, row = at / quads, k = from + at % quads * 4;
+            if (at < all) v[i] = stream_quad(x.row(row), k, cols, x.quick);
         }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            uint32_t at = first + i * WARP, row = at / quads, k = from + at % quads * 4;
+            if (at < all)
+                *reinterpret_cast<uint2 *>(ret + stream_at(row, rows, k) + k % 8 * 2) =
+                    make_uint2(device_pack<D>(v[i].x, v[i].y), device_pack<D>(v[i].z, v[i].w));
+        }
+    }
+    __syncwarp();
+}
+
+// The same of rows that stand in memory so.
+DEVICE_FN void stream_rounded(unsigned char *ret, const unsigned char *x, uint32_t rows,
+                              uint32_t from, uint32_t to) {
+    enum { BATCH = 10 };
+    uint64_t start = stream_at(0, rows, from);
+    uint32_t all = (uint32_t)(stream_at(0, rows, to) - start) / 16;
+    const uint4 *in = reinterpret_cast<const uint4 *>(x + start);
+    uint4 *out = reinterpret_cast<uint4 *>(ret + start);
+    for (uint32_t first = threadIdx.x % WARP; first < all; first += BATCH * WARP) {
+        uint4 v[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (first + i * WARP < all) v[i] = in[first + i * WARP];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (first + i * WARP < all) out[first + i * WARP] = v[i];
+    }
+    __syncwarp();
 }
 
 // A slot has PIECES pieces: 128 hold 64 inputs of sixteen outputs.
@@ -142,13 +181,13 @@ template <int PIECES, class Source> struct stream_loader {
     }
 };
 
-/* All outputs of a unit. x: the rows, from stream_rows; slots: of this warp; part: [2][warps of the unit][8][LINEAR_TILE];
- * Sink: .store(row, output, sum). before() is called once, after the first copies of weights and before x is read. */
-template <enum dtype D, int PIECES, int STAGES, class Source, class Sink, class Before>
+/* All outputs of a unit. x: the unit's rows in shared memory; slots: of this warp; part: [2][warps of the unit][8][LINEAR_TILE]; Sink:
+ * .store(row, output, sum). fill(from, to) is called once, after the first copies of weights: it brings those columns of the rows. */
+template <enum dtype D, int PIECES, int STAGES, class Source, class Sink, class Fill>
 DEVICE_FN void stream_unit(const Source &source, const Sink &sink, struct stream_run run,
                            uint32_t rows, uint32_t segments, uint32_t segment, uint32_t barrier,
                            uint32_t x, uint32_t slots, float (*part)[8][LINEAR_TILE],
-                           const Before &before) {
+                           const Fill &fill) {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4, cols = source.cols;
     uint32_t span = linear_segment_steps(cols) * LINEAR_STEP, end = (segment + 1) * span;
     uint32_t filled = (cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN;
@@ -157,12 +196,12 @@ DEVICE_FN void stream_unit(const Source &source, const Sink &sink, struct stream
     load.k = load.from;
     if (run.count) load.find_rows();
     for (int i = 0; i < STAGES - 1; i++) load.copy(slots + i * PIECES * 16);
-    before();
+    fill(load.from, load.to);
     // Where this lane's rows of ldmatrix start: outputs (lane & 15) of a slot, inputs of the rows (lane & 7).
     uint32_t a_row = lane & 15 & ((PIECES >> run.shift) - 1), a_piece = lane / 16;
     uint32_t a_base = (a_row << run.shift) * 16, a_flip = a_row & 7;
-    uint32_t x_row = lane % 8 < rows ? lane % 8 : rows - 1;
-    uint32_t x_base = x + x_row * stream_pitch(cols) + lane / 8 * 16;
+    uint32_t x_row = lane % 8 < rows ? lane % 8 : rows - 1, x_line = rows * STREAM_SPAN * 2;
+    x += x_row * STREAM_SPAN * 2;
     uint32_t slot = 0, next = STAGES - 1, turn = 0;
     for (uint32_t tile = 0; tile < run.count; tile += run.per, turn ^= 1) {
         float sum[4] = {0, 0, 0, 0};
@@ -174,13 +213,14 @@ DEVICE_FN void stream_unit(const Source &source, const Sink &sink, struct stream
             uint32_t base = slots + slot * PIECES * 16 + a_base;
             count = left < count ? left : count;
             for (uint32_t s = 0; s < count; s += LINEAR_GROUP) {
+                uint32_t x_at = x + (k / STREAM_SPAN + s / LINEAR_GROUP) * x_line;
                 uint32_t a[LINEAR_GROUP][4], b[LINEAR_GROUP / 2][4];
 #pragma unroll
                 for (int i = 0; i < LINEAR_GROUP; i++)
                     stream_ldmatrix(a[i], base + (((s + i) * 2 + a_piece) ^ a_flip) * 16);
 #pragma unroll
                 for (int i = 0; i < LINEAR_GROUP / 2; i++)
-                    stream_ldmatrix(b[i], x_base + (k + (s + 2 * i) * LINEAR_STEP) * 2);
+                    stream_ldmatrix(b[i], x_at + ((4 * i + lane / 8) ^ (x_row & 7)) * 16);
 #pragma unroll
                 for (int i = 0; i < LINEAR_GROUP; i++)
                     device_mma<D>(sum, a[i], b[i / 2] + i % 2 * 2);

@@ -184,28 +184,6 @@ TEST(every_plan_fits_every_architecture) {
     PLANS_ALL(CHECK_OP)
 }
 
-static uint32_t keep_exl3(struct launch_list *l) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < l->count; i++)
-        if (!strncmp(l->launches[i].kernel, "exl3", 4)) l->launches[n++] = l->launches[i];
-    return l->count = n;
-}
-
-// What decides bits must not follow the count of rows: the warps of an EXL3 block. (Plain parts: nothing of the launch does.)
-TEST(the_count_of_rows_changes_the_rows_of_the_grid_alone) {
-    for (uint32_t v = 0; v < VARIANTS; v++) {
-        struct launch_list one = {0}, many = {0};
-        plan_linear(9, v, cuda_archs, &one);
-        plan_linear(2048, v, cuda_archs, &many);
-        CHECK_EQ(keep_exl3(&one), keep_exl3(&many));
-        for (uint32_t i = 0; i < one.count; i++) {
-            CHECK_STR(one.launches[i].kernel, many.launches[i].kernel);
-            CHECK_EQ(one.launches[i].grid[0], many.launches[i].grid[0]);
-            CHECK_EQ(one.launches[i].block[0], many.launches[i].block[0]);
-        }
-    }
-}
-
 // The table is searched by halves.
 TEST(the_table_of_kernels_is_in_order_and_every_kernel_is_found) {
     for (uint32_t i = 0; i < cuda_kernels_count; i++) {
