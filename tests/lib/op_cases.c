@@ -1722,6 +1722,16 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(LINEAR, 4128, 48, 0, DTYPE_BF16),
     EACH_ROWS(LINEAR, 515, 70, 33, DTYPE_F16),
     EACH_ROWS(LINEAR, 200, 50, 3, DTYPE_F32),
+    EACH_ROWS(LINEAR, 2056, 300, 48, DTYPE_BF16),
+    LINEAR(1, 5120, 2600, 48, DTYPE_BF16), // several tiles of outputs for the same warps
+    LINEAR(6, 1032, 4400, 96, DTYPE_F16),
+    LINEAR(4, 17408, 48, 7, DTYPE_BF16),
+    LINEAR(5, 17408, 48, 7, DTYPE_BF16), // too long to keep in shared memory
+    LINEAR(9, 4104, 33, 9, DTYPE_BF16),
+    LINEAR(32, 5120, 48, 48, DTYPE_BF16),
+    LINEAR(33, 600, 700, 20, DTYPE_F16),
+    LINEAR(65, 1100, 150, 9, DTYPE_BF16),
+    LINEAR(129, 4100, 130, 5, DTYPE_F16),
     EACH_ROWS(EXL3, 1152, 256, 7, EXL3_MUL1, 1),
     EACH_ROWS(EXL3, 4224, 128, 6, EXL3_MCG, 0),
     EXL3(1, 5120, 256, 8, EXL3_MCG, 0),
