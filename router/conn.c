@@ -322,7 +322,7 @@ void conn_call_begin(struct conn *conn, struct http_call *c) {
 }
 
 static void count_reset(struct conn *conn, uint64_t now) {
-    if (now - conn->resets_since_ms > RESETS_WINDOW_MS) {
+    if (mono_since(conn->resets_since_ms, now) > RESETS_WINDOW_MS) {
         conn->resets_since_ms = now;
         conn->resets = 0;
     }
@@ -443,7 +443,7 @@ static bool crawls(struct conn *c, uint64_t now) {
 static void sweep_one(struct conn *c, uint64_t now) {
     const struct listener_config *config = &c->listener->config;
     uint64_t keepalive_ms = (uint64_t)(config->keepalive_s * 1000);
-    uint64_t idle_ms = now - c->idle_since_ms;
+    uint64_t idle_ms = mono_since(c->idle_since_ms, now);
     bool receiving = c->heads || c->bodies;
     bool slow = crawls(c, now) || c->is_late;
     if (!c->bodies) {
