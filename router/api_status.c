@@ -40,7 +40,7 @@ void api_status_livez(struct http_call *c) {
     const struct status_source *s = c->app;
     struct strbuf body = {0};
     uint64_t now = mono_ms(), beat = snapshots_last_beat_ms(s->snapshots);
-    uint64_t still_ms = now > beat ? now - beat : 0;
+    uint64_t still_ms = mono_since(beat, now);
     bool stalled = (double)still_ms > api_status_snapshot(s)->config->loop_stall_s * 1000;
     if (stalled)
         strbuf_printf(&body,
@@ -174,7 +174,7 @@ void api_status_version(struct http_call *c) {
 }
 
 static uint64_t age_ms(uint64_t then, uint64_t now) {
-    return then && now > then ? now - then : 0;
+    return then ? mono_since(then, now) : 0;
 }
 
 // Every part in GiB, with what is pinned of the host and what is left of the card.
