@@ -52,6 +52,12 @@ struct ops_work {
     uint64_t scratch_bytes, counter_bytes;
 };
 
+struct ops_piece { // of what is read
+    void *to;
+    devptr from;
+    uint64_t bytes;
+};
+
 enum { OPS_TIME_NAME_BYTES = 40 };
 
 struct ops_time { // of all operations of one name
@@ -74,6 +80,7 @@ struct ops {
     uint64_t (*free_bytes)(void *ctx); // what a further alloc may take
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
+    void (*read_pieces)(void *ctx, const struct ops_piece *v, uint32_t count); // waits once
     void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);  // that do not overlap
     void (*fill)(void *ctx, devptr p, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
     int (*sync)(void *ctx, struct err *e);                            // ST_DEVICE

@@ -170,6 +170,7 @@ static int print_prompts(struct engine *eng, struct err *e) {
 int bench_profile(struct engine *eng, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     double speed = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0); // it takes a while
     int st = engine_copy_speed(eng, &speed, e);
     if (st) return st;
     printf("  copy on the device, read and written: %.0f GB/s; %u streams, contexts up to %u, "

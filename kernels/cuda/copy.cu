@@ -5,12 +5,21 @@
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/device.cuh"
 
+enum { TOGETHER = 4 }; // words on their way
+
 template <class T> DEVICE_FN void copy_words(const struct copy_params &a) {
     T *to = device_ptr<T>(a.dst);
     const T *from = device_ptr<const T>(a.src);
     uint64_t n = a.bytes / sizeof(T), step = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
-        to[i] = from[i];
+    uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + (TOGETHER - 1) * step < n; i += TOGETHER * step) {
+        T word[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) word[j] = from[i + j * step];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) to[i + j * step] = word[j];
+    }
+    for (; i < n; i += step) to[i] = from[i];
 }
 
 extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy(const struct copy_params a) {

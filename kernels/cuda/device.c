@@ -15,6 +15,7 @@
 
 enum {
     COPY_UNIT_BYTES = 256 << 10, // of a thread's memcpy
+    PIECE_ALIGN = 64,            // of pieces that are read together
     OVERLAP_SM_MIN = 90,         // launches overlap from here on
 };
 
@@ -268,6 +269,29 @@ void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes) {
         to += n;
         src += n;
         bytes -= n;
+    }
+}
+
+// All of them through the staging slot together, where it has room for them.
+void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count) {
+    unsigned char *slot = c->staging + (uint64_t)CUDA_STAGING_SLOTS * CUDA_STAGING_BYTES;
+    uint64_t used = 0, at = 0;
+    for (uint32_t i = 0; i < count; i++) used += align_up_u64(v[i].bytes, PIECE_ALIGN);
+    if (used > CUDA_STAGING_BYTES) {
+        for (uint32_t i = 0; i < count; i++) cuda_read(c, v[i].to, v[i].from, v[i].bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < count && !c->failed; i++) {
+        if (!v[i].bytes) continue;
+        cuda_check(c, c->d->copy_to_host(slot + at, v[i].from, v[i].bytes, c->stream),
+                   "copy to the host");
+        at += align_up_u64(v[i].bytes, PIECE_ALIGN);
+    }
+    if (at && !c->failed) wait_all(c);
+    at = 0;
+    for (uint32_t i = 0; i < count && !c->failed; i++) {
+        memcpy(v[i].to, slot + at, v[i].bytes);
+        at += align_up_u64(v[i].bytes, PIECE_ALIGN);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 
 struct cpu_pool;
+struct ops_piece;
 
 enum {
     CUDA_ALLOC_STEP = 2 << 20, // the driver takes memory in pages of this
@@ -71,6 +72,7 @@ uint64_t cuda_free_bytes(struct cuda *c);
 void cuda_write(struct cuda *c, devptr dst, const void *src,
                 uint64_t bytes);                                       // src may change after
 void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes); // waits
+void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count);
 void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes);
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
 int cuda_sync(struct cuda *c, struct err *e);

@@ -91,6 +91,10 @@ static void read_cuda(void *ctx, void *dst, devptr src, uint64_t bytes) {
     cuda_read(ctx, dst, src, bytes);
 }
 
+static void read_pieces_cuda(void *ctx, const struct ops_piece *v, uint32_t count) {
+    cuda_read_pieces(ctx, v, count);
+}
+
 static void copy_cuda(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     cuda_copy(ctx, dst, src, bytes);
 }
@@ -179,6 +183,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .free_bytes = free_bytes_cuda,
                       .write = write_cuda,
                       .read = read_cuda,
+                      .read_pieces = read_pieces_cuda,
                       .copy = copy_cuda,
                       .fill = fill_cuda,
                       .sync = sync_cuda,

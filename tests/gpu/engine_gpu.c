@@ -232,6 +232,39 @@ TEST(rounds_launched_by_one_call_have_the_bits_of_those_launched_one_by_one) {
     }
 }
 
+// Any length from any place to any other, and what stands around it.
+TEST(copies_on_the_device_move_every_byte_and_no_other) {
+    enum { ROOM = 3 * MIB, EDGE = 64 };
+    static const uint32_t lengths[] = {1,    3,    4,     15,  16,       17,
+                                       4096, 4097, 65536, MIB, MIB + 16, MIB + 5};
+    static const uint32_t places[] = {0, 1, 4, 16};
+    unsigned char *want = malloc(ROOM), *got = malloc(ROOM);
+    struct ops o;
+    struct err e = {0};
+    devptr p;
+    open_driver();
+    CHECK_OK(ops_cuda_open(&o, &(struct ops_cuda_config){.driver = &driver}, &e), e);
+    CHECK_OK(o.alloc(o.ctx, ROOM, "room", &p, &e), e);
+    for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (uint32_t k = 0; k < 16; k++) {
+            uint32_t n = lengths[i], from = EDGE + places[k % 4], to = ROOM / 2 + places[k / 4];
+            for (uint32_t b = 0; b < ROOM; b++) want[b] = (unsigned char)(b * 7 + b / 251 + i + k);
+            o.write(o.ctx, p, want, ROOM);
+            o.copy(o.ctx, p + to, p + from, n);
+            memcpy(want + to, want + from, n);
+            struct ops_piece back[] = {{got, p, to}, {got + to, p + to, ROOM - to}, {got, p, 0}};
+            o.read_pieces(o.ctx, back, 3);
+            CHECK_OK(o.sync(o.ctx, &e), e);
+            if (memcmp(want, got, ROOM))
+                test_fail(__FILE__, __LINE__, "%u bytes from %u to %u: not as on the host", n, from,
+                          to);
+        }
+    o.free(o.ctx, p, ROOM);
+    ops_close(&o);
+    free(want);
+    free(got);
+}
+
 static uint64_t counters_set(struct engine *eng) {
     uint64_t n = eng->model.work.counter_bytes, set = 0;
     unsigned char *b = calloc(1, n + 1);

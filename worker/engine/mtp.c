@@ -188,8 +188,9 @@ static void draw(struct mtp *t, struct draft_ask *asks, uint32_t live_count) {
         for (uint32_t i = 0; i < n; i++)
             copy_rows(t, row_of(t, m->head_x, i), row_of(t, t->chain, live[i]), 1);
         draft_head_run(&t->head, m->head_x, n);
-        m->ops->read(m->ops->ctx, t->ids, t->head.ids, n * TOP * sizeof *t->ids);
-        m->ops->read(m->ops->ctx, t->values, t->head.values, n * TOP * sizeof *t->values);
+        struct ops_piece back[] = {{t->ids, t->head.ids, n * TOP * sizeof *t->ids},
+                                   {t->values, t->head.values, n * TOP * sizeof *t->values}};
+        m->ops->read_pieces(m->ops->ctx, back, 2);
         for (uint32_t i = 0; i < n; i++) choose(t, &asks[live[i]], i);
     }
 }

@@ -2,21 +2,13 @@
 #include "worker/engine/round.h"
 #include "common/mem.h"
 #include "common/num.h"
-#include "kernels/ops.h"
 #include "kernels/sample/draw.h"
 #include "worker/engine/carve.h"
+#include "worker/engine/tables.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { TABLE_ALIGN = 16 };
-
-struct table {
-    const void *from;
-    uint64_t bytes;
-    devptr *to;
-};
 
 enum { TABLES = 6 };
 
@@ -95,24 +87,14 @@ void round_pick(struct round *r, uint32_t row) {
 
 void round_place(struct round *r) {
     struct table t[TABLES];
-    devptr at = r->dev;
     list_tables(t, r);
-    for (int i = 0; i < TABLES; i++) {
-        *t[i].to = at;
-        at += align_up_u64(t[i].bytes, TABLE_ALIGN);
-    }
+    tables_place(t, TABLES, r->dev);
 }
 
 void round_write(struct round *r, const struct ops *ops) {
     struct table t[TABLES];
-    uint64_t bytes = 0;
-    round_place(r);
     list_tables(t, r);
-    for (int i = 0; i < TABLES; i++) {
-        memcpy(r->packed + bytes, t[i].from, t[i].bytes);
-        bytes += align_up_u64(t[i].bytes, TABLE_ALIGN);
-    }
-    ops->write(ops->ctx, r->dev, r->packed, bytes);
+    tables_write(t, TABLES, r->dev, r->packed, ops);
 }
 
 struct rows round_rows(const struct round *r) {
