@@ -36,6 +36,8 @@ template <class F> struct shared {
     struct attn_unit unit[2];
     uint32_t flag;
     __align__(16) float old[F::COLS], join_old[F::COLS], join_fresh[F::COLS], inverse[F::COLS];
+    float all_max[F::COLS], all_sum[F::COLS]; // of the unit
+    uint32_t pos[F::COLS];                    // the queries' positions
     __align__(128) unsigned char queries[F::COLS * F::DIM *
                                          2]; // halves, in lines of 16 bytes at u ^ (col % 8)
     __align__(128) unsigned char p[F::COLS * P_ROW_BYTES];
@@ -130,12 +132,11 @@ DEVICE_FN void copy_all(const struct attn_params &p, struct shared<F> *s, unsign
     struct ring at = {0, 0}, units = {0, 0};
     uint32_t lane = threadIdx.x % WARP, next = blockIdx.x;
     while (true) {
-        uint32_t now = next;
+        uint32_t now = __shfl_sync(0xffffffffu, next, 0);
         if (lane == 0 && now < w.units) next = attn_take(p);
         struct attn_unit u = {};
         if (now < w.units) {
             u = attn_find(p, w, now, true, F::COLS);
-            next = __shfl_sync(0xffffffffu, next, 0);
             if (u.tile == u.end) continue;
         } else {
             u.mode = END;
@@ -267,8 +268,8 @@ struct
 // Query col of the piece; `ends`: with this tile a chunk.
 template <class F>
 DEVICE_FN void tile_softmax(struct shared<F> *s, struct softmax *m, uint32_t col, uint32_t tile,
-                            uint32_t pos, float unit, bool ends) {
-    uint32_t lane = threadIdx.x % WARP, key = tile * ATTN_TILE + 2 * lane;
+                            float unit, bool ends) {
+    uint32_t lane = threadIdx.x % WARP, pos = s->pos[col], key = tile * ATTN_TILE + 2 * lane;
     float2 x = *reinterpret_cast<const float2 *>(s->score + col * SCORE_ROW + 2 * lane);
     if (key > pos) x.x = -INFINITY;
     if (key + 1 > pos) x.y = -INFINITY;
@@ -290,16 +291,18 @@ DEVICE_FN void tile_softmax(struct shared<F> *s, struct softmax *m, uint32_t col
     if (!ends) return;
     sum = m->sum + __shfl_xor_sync(0xffffffffu, m->sum, 2);
     sum = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
-    float all = fmaxf(m->all_max, now);
-    float join_old = attn_weight(m->all_max, all, unit), fresh = attn_weight(now, all, unit);
-    m->all_sum = fmaf(sum, fresh, m->all_sum * join_old);
-    m->all_max = all;
+    float before = s->all_max[col], all = fmaxf(before, now);
+    float join_old = attn_weight(before, all, unit), fresh = attn_weight(now, all, unit);
+    sum = fmaf(sum, fresh, s->all_sum[col] * join_old);
     m->max = -INFINITY;
     m->sum = 0;
+    __syncwarp();
     if (lane == 0) {
+        s->all_max[col] = all;
+        s->all_sum[col] = sum;
         s->join_old[col] = join_old;
         s->join_fresh[col] = fresh;
-        s->inverse[col] = 1.0f / m->all_sum;
+        s->inverse[col] = 1.0f / sum;
     }
 }
 
@@ -427,15 +430,19 @@ DEVICE_FN void store(const struct attn_params &p, const struct shared<F> *s,
 template <class F>
 DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const unsigned char *ring,
                         struct ring *at, const struct attn_unit *u) {
-    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pos[F::NT];
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     float unit = attn_unit(p.a.scale);
     struct softmax m[F::NT];
     struct sums<F> o;
 #pragma unroll
     for (uint32_t j = 0; j < F::NT; j++) {
         uint32_t col = j * WARPS + warp;
-        m[j] = (struct softmax){-INFINITY, 0, -INFINITY, 0};
-        pos[j] = attn_query_of(p, u, col < u->count ? col : u->count - 1).pos;
+        m[j] = (struct softmax){-INFINITY, 0};
+        if (lane == 0) {
+            s->all_max[col] = -INFINITY;
+            s->all_sum[col] = 0;
+            s->pos[col] = attn_query_of(p, u, col < u->count ? col : u->count - 1).pos;
+        }
 #pragma unroll
         for (uint32_t k = 0; k < F::MT; k++)
 #pragma unroll
@@ -458,7 +465,7 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const 
         pipe_sync(SYNC, THREADS);
 #pragma unroll
         for (uint32_t j = 0; j < F::NT; j++)
-            tile_softmax(s, &m[j], j * WARPS + warp, tile, pos[j], unit, ends);
+            tile_softmax(s, &m[j], j * WARPS + warp, tile, unit, ends);
         if ((tile + 1) * ATTN_TILE > keys) clear_behind(s, v, keys - tile * ATTN_TILE);
         pipe_sync(SYNC, THREADS);
         tile_values(s, &o, v, ends);
@@ -471,7 +478,7 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const 
         if (lane != 0 || col >= u->count) continue;
         struct attn_query q = attn_query_of(p, u, col);
         *attn_part_sum(p, attn_part(p, u, q, attn_unit_slot(u))) =
-            make_float2(m[j].all_max, m[j].all_sum);
+            make_float2(s->all_max[col], s->all_sum[col]);
     }
     attn_gather<F::DIM, THREADS>(p, u, &s->flag, threadIdx.x, SYNC);
 }
@@ -502,13 +509,12 @@ template <class F> DEVICE_FN void attn_split(const struct attn_params &p) {
     struct ring at = {0, 0}, units = {0, 0};
     while (true) {
         pipe_wait(&s->unit_full[units.stage], units.phase);
-        struct attn_unit u = s->unit[units.stage];
-        __syncwarp();
+        const struct attn_unit *u = &s->unit[units.stage];
+        if (u->mode == END) return;
+        run_unit(p, s, ring, &at, u);
+        pipe_sync(SYNC, THREADS); // before the next one's queries
         if (threadIdx.x % WARP == 0) pipe_arrive(&s->unit_empty[units.stage]);
         ring_step(&units, 2);
-        if (u.mode == END) return;
-        run_unit(p, s, ring, &at, &u);
-        pipe_sync(SYNC, THREADS); // before the next one's queries
     }
 }
 
