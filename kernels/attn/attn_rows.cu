@@ -135,7 +135,7 @@ DEVICE_FN void copy_unit(const struct attn_params &p, struct shared *s, struct r
 }
 
 template <enum dtype D> DEVICE_FN void copy_all(const struct attn_params &p, struct shared *s) {
-    struct attn_work w = attn_plan_work(p, false, QUERIES, 2 * gridDim.x);
+    struct attn_work w = attn_coarsest(p, false, QUERIES);
     struct rings at = {};
     uint32_t lane = threadIdx.x % WARP, next = blockIdx.x;
     while (true) {

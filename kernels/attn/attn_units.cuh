@@ -72,24 +72,40 @@ DEVICE_FN uint32_t attn_warp_before(uint32_t v) { // sum of the lanes before
     return sum - v;
 }
 
-// A warp's: the coarsest mode of at least `enough` units, else the finest that there is room for.
-DEVICE_FN struct attn_work attn_plan_work(const struct attn_params &p, bool split, uint32_t queries,
-                                          uint32_t enough) {
+// A warp's: what a mode makes of the runs; no units where there is no room for it.
+DEVICE_FN struct attn_work attn_work_of(const struct attn_params &p, uint32_t mode, bool split,
+                                        uint32_t queries) {
     const struct run *runs = device_ptr<const struct run>(p.a.rows.runs);
-    struct attn_work w = {ATTN_WHOLE, 0};
-    for (uint32_t mode = ATTN_WHOLE; mode <= ATTN_FINE && w.units < enough; mode++) {
-        uint32_t units = 0, entries = 0, counters = ATTN_COUNTERS_FIXED;
-        for (uint32_t r = 0; r < p.a.rows.runs_count; r += WARP) {
-            struct attn_need n = {0, 0, 0, 0, 0, 0};
-            if (r + threadIdx.x % WARP < p.a.rows.runs_count)
-                n = attn_need(p, runs + r + threadIdx.x % WARP, mode, split, queries);
-            units += attn_warp_sum(n.units);
-            entries += attn_warp_sum(n.entries);
-            counters += attn_warp_sum(n.counters);
-        }
-        if (entries > p.entries || counters > p.counters_count) break;
-        w.mode = mode;
-        w.units = units;
+    struct attn_work w = {mode, 0};
+    uint32_t entries = 0, counters = 0;
+    for (uint32_t r = threadIdx.x % WARP; r < p.a.rows.runs_count; r += WARP) {
+        struct attn_need n = attn_need(p, runs + r, mode, split, queries);
+        w.units += n.units;
+        entries += n.entries;
+        counters += n.counters;
+    }
+    w.units = attn_warp_sum(w.units);
+    entries = attn_warp_sum(entries);
+    counters = attn_warp_sum(counters);
+    if (entries > p.entries || ATTN_COUNTERS_FIXED + counters > p.counters_count) w.units = 0;
+    return w;
+}
+
+// The finest mode that there is room for: all blocks soon have something.
+DEVICE_FN struct attn_work attn_finest(const struct attn_params &p, bool split, uint32_t queries) {
+    struct attn_work w = attn_work_of(p, ATTN_FINE, split, queries);
+    if (!w.units) w = attn_work_of(p, ATTN_COARSE, split, queries);
+    return w.units ? w : attn_work_of(p, ATTN_WHOLE, split, queries);
+}
+
+// The coarsest that gives every block two units, else the finest: parts of many queries cost time.
+DEVICE_FN struct attn_work attn_coarsest(const struct attn_params &p, bool split,
+                                         uint32_t queries) {
+    struct attn_work w = attn_work_of(p, ATTN_WHOLE, split, queries);
+    for (uint32_t mode = ATTN_COARSE; mode <= ATTN_FINE && w.units < 2 * gridDim.x; mode++) {
+        struct attn_work finer = attn_work_of(p, mode, split, queries);
+        if (!finer.units) break;
+        w = finer;
     }
     return w;
 }
