@@ -18,10 +18,11 @@ enum { ATTN_COUNTERS_FIXED = 2, ATTN_STAGE_BYTES = 16 << 10, ATTN_SPLIT_STAGES_M
 enum {
     ATTN_ROWS_QUERIES = 128,
     ATTN_ROWS_LEVELS_BYTES = 4 * 64 << 10, // of a block
-    // Shared memory of attn_rows: queries, two tiles of keys and of values, barriers and units; E4M3: two of its pages.
-    ATTN_ROWS_SHARED = (64 + 128 + 1) << 10,
+    ATTN_ROWS_SUMS_BYTES = ATTN_ROWS_QUERIES * 8,
+    // Shared memory of attn_rows: queries, two tiles of keys and of values, barriers, units and sums; E4M3: two of its pages.
+    ATTN_ROWS_SHARED = (192 << 10) + 2432,
     ATTN_ROWS_RAW = 32 << 10,
 };
 
 // Shared memory of attn_split beside its ring, at most: queries, p, scores, factors; barriers and units.
-#define ATTN_SPLIT_SHARED(dim, cols) ((cols) * ((dim)*2 + 128 + 272 + 16) + 1024)
+#define ATTN_SPLIT_SHARED(dim, cols) ((cols) * ((dim)*2 + 128 + 272 + 28) + 1024)

@@ -79,6 +79,11 @@ DEVICE_FN void pipe_sync(uint32_t id, uint32_t threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts as one of them without waiting.
+DEVICE_FN void pipe_pass(uint32_t id, uint32_t threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // What this thread wrote to shared memory may be read or overwritten by bulk copies and wgmma.
 DEVICE_FN void pipe_fence() {
 #if __CUDA_ARCH__ >= 900

@@ -120,7 +120,8 @@ static void plan_units(const struct attn_args *a, const struct cuda_arch *arch,
     if (!has_rows(arch)) return;
     p.levels = p.scratch + ret->scratch_bytes / 256 * 256 + 256;
     if (a->rows.count > p.few)
-        ret->scratch_bytes += 256 + (uint64_t)arch->sm_count * ATTN_ROWS_LEVELS_BYTES;
+        ret->scratch_bytes +=
+            256 + (uint64_t)arch->sm_count * (ATTN_ROWS_LEVELS_BYTES + ATTN_ROWS_SUMS_BYTES);
     if (longest > p.few) plan_rows(&p, arch, (uint32_t)units_max, ret);
 }
 

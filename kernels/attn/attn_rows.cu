@@ -26,7 +26,9 @@ enum {
     RAW_BYTES = ATTN_TILE * DIM, // of E4M3
     STAGES = 2,
     SYNC = 1, // barrier of the computing warps; then one a warpgroup
+    TURN = 4, // a warpgroup's turn at the tensor cores
     CONVERTERS = 3 * WARP,
+    LEVEL_BATCH = 4, // loads of a lane on their way at once
     END = 0xffffffff,
 };
 
@@ -43,9 +45,11 @@ struct shared {
     uint64_t raw_full[STAGES], raw_empty[STAGES], unit_full[2], unit_empty[2];
     struct attn_unit unit[2];
     uint32_t flag;
-    __align__(1024) unsigned char raw[1]; // [STAGES][RAW_BYTES], E4M3 alone
+    float2 chunk_of[QUERIES],
+        group_of[QUERIES]; // maximum and sum: of the chunk that ended, of its group so far
+    __align__(128) unsigned char raw[1]; // [STAGES][RAW_BYTES], E4M3 alone
 };
-static_assert(sizeof(struct shared) <= ATTN_ROWS_SHARED + 1024, "");
+static_assert(offsetof(struct shared, raw) <= ATTN_ROWS_SHARED, "");
 
 // The copying warp.
 
@@ -131,16 +135,15 @@ DEVICE_FN void copy_unit(const struct attn_params &p, struct shared *s, struct r
 }
 
 template <enum dtype D> DEVICE_FN void copy_all(const struct attn_params &p, struct shared *s) {
-    struct attn_work w = attn_plan_work(p, false, QUERIES, 2 * gridDim.x);
+    struct attn_work w = attn_coarsest(p, false, QUERIES);
     struct rings at = {};
     uint32_t lane = threadIdx.x % WARP, next = blockIdx.x;
     while (true) {
-        uint32_t now = next;
+        uint32_t now = __shfl_sync(0xffffffffu, next, 0);
         if (lane == 0 && now < w.units) next = attn_take(p);
         struct attn_unit u = {};
         if (now < w.units) {
             u = attn_find(p, w, now, false, QUERIES);
-            next = __shfl_sync(0xffffffffu, next, 0);
             if (u.tile == u.end) continue;
         } else {
             u.mode = END;
@@ -158,13 +161,19 @@ template <enum dtype D> DEVICE_FN void copy_all(const struct attn_params &p, str
     if (lane == 0) attn_take_done(p);
 }
 
-DEVICE_FN struct attn_unit next_unit(struct shared *s, struct ring *at) {
+DEVICE_FN const struct attn_unit *next_unit(struct shared *s, const struct ring *at) {
     pipe_wait(&s->unit_full[at->stage], at->phase);
-    struct attn_unit u = s->unit[at->stage];
+    return &s->unit[at->stage];
+}
+
+DEVICE_FN void release(uint64_t *empty) {
     __syncwarp();
-    if (threadIdx.x % WARP == 0) pipe_arrive(&s->unit_empty[at->stage]);
+    if (threadIdx.x % WARP == 0) pipe_arrive(empty);
+}
+
+DEVICE_FN void unit_done(struct shared *s, struct ring *at) {
+    release(&s->unit_empty[at->stage]);
     ring_step(at, 2);
-    return u;
 }
 
 // The converting warps: E4M3 pages to fp16 ones.
@@ -178,22 +187,32 @@ DEVICE_FN uint2 four_halves(uint32_t x) {
     return r;
 }
 
-// Sixteen bytes at a time; rows from n on are zero.
+// Sixteen bytes at a time; rows from n on are zero. Neighbouring lanes write different banks: odd lines their halves in turn.
 DEVICE_FN void convert_page(unsigned char *to, const unsigned char *from, uint32_t n) {
-    const uint32_t units = DIM / 16;
-    for (uint32_t i = threadIdx.x - THREADS - WARP; i < ATTN_TILE * units; i += CONVERTERS) {
-        uint32_t row = i / units, u = i % units; // the row's unit, two of the fp16 ones
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if (row < n)
-            x = *reinterpret_cast<const uint4 *>(from + u / 8 * KV_BLOCK_BYTES +
-                                                 row * KV_LINE_BYTES + (u % 8 ^ row % 8) * 16);
-        uint2 a = four_halves(x.x), b = four_halves(x.y), c = four_halves(x.z),
-              d = four_halves(x.w);
-        unsigned char *line = to + u / 4 * KV_BLOCK_BYTES + row * KV_LINE_BYTES;
-        uint32_t first = u % 4 * 2;
-        *reinterpret_cast<uint4 *>(line + (first ^ row % 8) * 16) = make_uint4(a.x, a.y, b.x, b.y);
-        *reinterpret_cast<uint4 *>(line + (first + 1 ^ row % 8) * 16) =
-            make_uint4(c.x, c.y, d.x, d.y);
+    const uint32_t units = DIM / 16, batch = 4;
+    for (uint32_t first = threadIdx.x - THREADS - WARP; first < ATTN_TILE * units;
+         first += CONVERTERS * batch) {
+        uint4 x[batch];
+#pragma unroll
+        for (uint32_t j = 0; j < batch; j++) {
+            uint32_t i = first + j * CONVERTERS, row = i / units, u = i % units;
+            x[j] = make_uint4(0, 0, 0, 0);
+            if (row < n)
+                x[j] = *reinterpret_cast<const uint4 *>(
+                    from + u / 8 * KV_BLOCK_BYTES + row * KV_LINE_BYTES + (u % 8 ^ row % 8) * 16);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < batch; j++) {
+            uint32_t i = first + j * CONVERTERS, row = i / units, u = i % units;
+            if (i >= ATTN_TILE * units) break;
+            uint2 a = four_halves(x[j].x), b = four_halves(x[j].y), c = four_halves(x[j].z),
+                  d = four_halves(x[j].w);
+            uint4 low = make_uint4(a.x, a.y, b.x, b.y), high = make_uint4(c.x, c.y, d.x, d.y);
+            unsigned char *line = to + u / 4 * KV_BLOCK_BYTES + row * KV_LINE_BYTES;
+            uint32_t odd = u / 4 % 2, at = u % 4 * 2 + odd;
+            *reinterpret_cast<uint4 *>(line + (at ^ row % 8) * 16) = odd ? high : low;
+            *reinterpret_cast<uint4 *>(line + (at ^ 1 ^ row % 8) * 16) = odd ? low : high;
+        }
     }
     pipe_fence();
 }
@@ -214,14 +233,15 @@ DEVICE_FN void convert_next(struct shared *s, struct ring *raw, struct ring *at,
 DEVICE_FN void convert_all(const struct attn_params &p, struct shared *s) {
     struct rings at = {};
     while (true) {
-        struct attn_unit u = next_unit(s, &at.units);
-        if (u.mode == END) return;
-        uint32_t keys = unit_keys(p, &u);
-        for (uint32_t tile = u.tile; tile < u.end; tile++) {
+        const struct attn_unit *u = next_unit(s, &at.units);
+        if (u->mode == END) return;
+        uint32_t keys = unit_keys(p, u), end = u->end;
+        for (uint32_t tile = u->tile; tile < end; tile++) {
             uint32_t n = tile_keys(keys, tile);
             convert_next(s, &at.raw, &at.keys, s->keys, s->key_full, s->key_empty, n);
             convert_next(s, &at.raw, &at.values, s->values, s->value_full, s->value_empty, n);
         }
+        unit_done(s, &at.units);
     }
 }
 
@@ -243,7 +263,7 @@ template <enum dtype D>
 DEVICE_FN void load_queries(const struct attn_params &p, unsigned char *to,
                             const struct attn_unit *u) {
     uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP % 4 * 16;
-#pragma unroll 4
+#pragma unroll 8
     for (uint32_t i = 0; i < 16; i++) {
         uint32_t row = first + i, query = threadIdx.x / GROUP_THREADS * HALF_QUERIES + row;
         float4 x = make_float4(0, 0, 0, 0), y = x;
@@ -322,6 +342,8 @@ DEVICE_FN void softmax(float (&x)[32], struct part *chunk, float (&old)[2], uint
 }
 
 DEVICE_FN void scale_values(float (&o)[128], const float (&by)[2]) {
+    // Mostly the maximum stays what it was.
+    if (!__any_sync(0xffffffffu, by[0] != 1.0f || by[1] != 1.0f)) return;
 #pragma unroll
     for (uint32_t i = 0; i < 128; i++) o[i] = o[i] * by[i / 2 % 2];
 }
@@ -339,6 +361,21 @@ DEVICE_FN float4 *level_at(const struct attn_params &p, uint32_t level) {
            threadIdx.x % GROUP_THREADS;
 }
 
+DEVICE_FN float4 load_level(const float4 *at, uint32_t i) {
+    float4 x;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(at + i * GROUP_THREADS)
+                 : "memory");
+    return x;
+}
+
+// A level's maximum and sum of a query, beside its values.
+DEVICE_FN float2 *level_sum_at(const struct attn_params &p, uint32_t which) {
+    return device_ptr<float2>(p.levels) + (uint64_t)gridDim.x * (ATTN_ROWS_LEVELS_BYTES / 8) +
+           (uint64_t)blockIdx.x * QUERIES + lane_query(which);
+}
+
 /* part joins `to`, whose values stand in level (unless it is empty); the result is in o and, if `keeps`, in level again. */
 DEVICE_FN void join(const struct attn_params &p, float (&o)[128], const struct part &from,
                     struct part *to, bool empty, bool keeps, uint32_t level, float unit) {
@@ -352,79 +389,140 @@ DEVICE_FN void join(const struct attn_params &p, float (&o)[128], const struct p
         to->max[q] = now;
     }
     float4 *at = level_at(p, level);
-    if (!empty) {
 #pragma unroll
-        for (uint32_t i = 0; i < 32; i++) {
-            float4 x = at[i * GROUP_THREADS];
-            o[4 * i] = fmaf(o[4 * i], fresh[0], x.x * old[0]);
-            o[4 * i + 1] = fmaf(o[4 * i + 1], fresh[0], x.y * old[0]);
-            o[4 * i + 2] = fmaf(o[4 * i + 2], fresh[1], x.z * old[1]);
-            o[4 * i + 3] = fmaf(o[4 * i + 3], fresh[1], x.w * old[1]);
+    for (uint32_t first = 0; first < 32; first += LEVEL_BATCH) {
+        float4 x[LEVEL_BATCH]; // all on their way before the first is used
+        if (!empty) {
+#pragma unroll
+            for (uint32_t i = 0; i < LEVEL_BATCH; i++) x[i] = load_level(at, first + i);
+#pragma unroll
+            for (uint32_t i = 0; i < LEVEL_BATCH; i++) {
+                float *y = o + 4 * (first + i);
+                y[0] = fmaf(y[0], fresh[0], x[i].x * old[0]);
+                y[1] = fmaf(y[1], fresh[0], x[i].y * old[0]);
+                y[2] = fmaf(y[2], fresh[1], x[i].z * old[1]);
+                y[3] = fmaf(y[3], fresh[1], x[i].w * old[1]);
+            }
+        }
+        if (!keeps) continue;
+#pragma unroll
+        for (uint32_t i = 0; i < LEVEL_BATCH; i++) {
+            const float *y = o + 4 * (first + i);
+            at[(first + i) * GROUP_THREADS] = make_float4(y[0], y[1], y[2], y[3]);
         }
     }
-    if (!keeps) return;
-#pragma unroll
-    for (uint32_t i = 0; i < 32; i++)
-        at[i * GROUP_THREADS] = make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]);
 }
 
-struct totals { // of the unit
-    struct part group, all;
-};
-
-// Tile `tile` ended a chunk, whose values are in o. `last`: of the unit, whose result is then in o.
-DEVICE_FN void end_chunk(const struct attn_params &p, const struct attn_unit *u, float (&o)[128],
-                         struct part *chunk, struct totals *t, uint32_t tile, bool last,
-                         float unit) {
+// A chunk has got all its scores: its maximum and sum go where end_chunk finds them, and the next begins.
+DEVICE_FN void keep_chunk(struct shared *s, struct part *chunk) {
 #pragma unroll
     for (uint32_t q = 0; q < 2; q++) {
         float sum = chunk->sum[q] + __shfl_xor_sync(0xffffffffu, chunk->sum[q], 2);
-        chunk->sum[q] = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+        if (threadIdx.x % 4 == 0) s->chunk_of[lane_query(q)] = make_float2(chunk->max[q], sum);
     }
-    uint32_t chunk_idx = attn_chunk_of(tile), group = tile / ATTN_GROUP_TILES;
-    bool first = chunk_idx == attn_group_chunk(group) || u->mode == ATTN_FINE;
-    bool group_ends = last || attn_group_ends(tile);
-    join(p, o, *chunk, &t->group, first, !group_ends, 0, unit);
-    if (!group_ends) return;
-    join(p, o, t->group, &t->all, group == u->tile / ATTN_GROUP_TILES, !last, 1, unit);
-    t->group = part_empty();
+    __syncwarp();
+    *chunk = part_empty();
 }
 
-DEVICE_FN void store(const struct attn_params &p, const struct attn_unit *u, const float (&o)[128],
-                     const struct part &all) {
+DEVICE_FN struct part kept(const float2 *of) {
+    float2 a = of[lane_query(0)], b = of[lane_query(1)];
+    return (struct part){{a.x, b.x}, {a.y, b.y}};
+}
+
+DEVICE_FN void keep(float2 *of, const struct part &x) {
+    __syncwarp();
+    if (threadIdx.x % 4 == 0) {
+        of[lane_query(0)] = make_float2(x.max[0], x.sum[0]);
+        of[lane_query(1)] = make_float2(x.max[1], x.sum[1]);
+    }
+    __syncwarp();
+}
+
+/* Tile `tile` ended a chunk, whose values are in o. The last of the unit leaves the unit's values in o, and gives their maxima and
+ * sums. */
+DEVICE_FN struct part end_chunk(const struct attn_params &p, struct shared *s,
+                                const struct attn_unit *u, float (&o)[128], uint32_t tile,
+                                bool last, float unit) {
+    uint32_t chunk = attn_chunk_of(tile), group = tile / ATTN_GROUP_TILES;
+    bool first = chunk == attn_group_chunk(group) || u->mode == ATTN_FINE;
+    bool group_ends = last || attn_group_ends(tile);
+    struct part now = kept(s->chunk_of), to = kept(s->group_of);
+    join(p, o, now, &to, first, !group_ends, 0, unit);
+    keep(s->group_of, group_ends ? part_empty() : to);
+    if (!group_ends) return to;
+    struct part all = part_empty();
+    first = group == u->tile / ATTN_GROUP_TILES;
+    if (!first)
+#pragma unroll
+        for (uint32_t q = 0; q < 2; q++) {
+            float2 x = __ldcg(level_sum_at(p, q));
+            all.max[q] = x.x;
+            all.sum[q] = x.y;
+        }
+    join(p, o, to, &all, first, !last, 1, unit);
+    __syncwarp();
+    if (!last && threadIdx.x % 4 == 0)
+#pragma unroll
+        for (uint32_t q = 0; q < 2; q++)
+            __stcg(level_sum_at(p, q), make_float2(all.max[q], all.sum[q]));
+    __syncwarp();
+    return all;
+}
+
+// Where 16 bytes of a row stand while results are brought into rows: 128 floats a row, pairs of 16 bytes spread over the banks.
+DEVICE_FN unsigned char *staged(unsigned char *memory, uint32_t row, uint32_t vector) {
+    return memory + row * 512 + (vector / 2 ^ row % 8) * 32 + vector % 2 * 16;
+}
+
+// The unit's result, half of the dimensions at a time, through the warp's part of the memory that held the queries.
+DEVICE_FN void store(const struct attn_params &p, const struct attn_unit *u, unsigned char *memory,
+                     const float (&o)[128], const struct part &all) {
     bool final = attn_is_final(u);
-    uint32_t c = threadIdx.x % 4;
+    uint32_t lane = threadIdx.x % WARP, c = lane % 4, first = threadIdx.x / WARP % 4 * 16;
+    float inverse[2] = {1, 1};
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++) {
-        if (lane_query(k) >= u->count) continue;
-        struct attn_query q = attn_query_of(p, u, lane_query(k));
-        uint64_t head = (uint64_t)q.row * p.a.heads + q.head;
-        if (final) {
-            float inverse = 1.0f / all.sum[k];
-            float *to = device_ptr<float>(p.a.out) + head * DIM + 2 * c;
-            const float *gate = device_ptr<const float>(p.a.qg) + head * 2 * DIM + DIM + 2 * c;
-#pragma unroll
-            for (uint32_t i = 0; i < 32; i++) {
-                float2 g = *reinterpret_cast<const float2 *>(gate + 8 * i);
-                *reinterpret_cast<float2 *>(to + 8 * i) =
-                    make_float2(attn_gated(o[4 * i + 2 * k], inverse, g.x),
-                                attn_gated(o[4 * i + 2 * k + 1], inverse, g.y));
-            }
-            continue;
-        }
-        uint64_t part = attn_part(p, u, q, attn_unit_slot(u));
-        float *to = attn_part_values(p, part) + 2 * c;
-#pragma unroll
-        for (uint32_t i = 0; i < 32; i++)
-            *reinterpret_cast<float2 *>(to + 8 * i) =
-                make_float2(o[4 * i + 2 * k], o[4 * i + 2 * k + 1]);
-        if (c == 0) *attn_part_sum(p, part) = make_float2(all.max[k], all.sum[k]);
+        if (final) inverse[k] = 1.0f / all.sum[k];
+        if (final || c != 0 || lane_query(k) >= u->count) continue;
+        uint64_t part = attn_part(p, u, attn_query_of(p, u, lane_query(k)), attn_unit_slot(u));
+        *attn_part_sum(p, part) = make_float2(all.max[k], all.sum[k]);
     }
-}
-
-DEVICE_FN void release(uint64_t *empty) {
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) pipe_arrive(empty);
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        __syncwarp();
+#pragma unroll
+        for (uint32_t i = 0; i < 16; i++)
+#pragma unroll
+            for (uint32_t k = 0; k < 2; k++) {
+                const float *x = o + 64 * half + 4 * i + 2 * k;
+                unsigned char *to = staged(memory, first + lane / 4 + 8 * k, 2 * i + c / 2);
+                *reinterpret_cast<float2 *>(to + c % 2 * 8) =
+                    make_float2(x[0] * inverse[k], x[1] * inverse[k]);
+            }
+        __syncwarp();
+#pragma unroll 4
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t query = threadIdx.x / GROUP_THREADS * HALF_QUERIES + first + i;
+            if (query >= u->count) break;
+            struct attn_query q = attn_query_of(p, u, query);
+            uint64_t head = (uint64_t)q.row * p.a.heads + q.head;
+            uint32_t d = 128 * half + 4 * lane;
+            float4 x = *reinterpret_cast<const float4 *>(staged(memory, first + i, lane));
+            float *to = device_ptr<float>(p.a.out) + head * DIM;
+            if (final) {
+                float4 g = *reinterpret_cast<const float4 *>(device_ptr<const float>(p.a.qg) +
+                                                             head * 2 * DIM + DIM + d);
+                x.x = x.x * arith_sigmoid(g.x);
+                x.y = x.y * arith_sigmoid(g.y);
+                x.z = x.z * arith_sigmoid(g.z);
+                x.w = x.w * arith_sigmoid(g.w);
+            } else {
+                to = attn_part_values(p, attn_part(p, u, q, attn_unit_slot(u)));
+            }
+            *reinterpret_cast<float4 *>(to + d) = x;
+        }
+    }
 }
 
 template <enum dtype D>
@@ -434,9 +532,9 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared *s, struct ri
     float unit = attn_unit(p.a.scale), score[32], o[128], old[2];
     uint32_t weights[16];
     struct part chunk = part_empty();
-    struct totals t = {part_empty(), part_empty()};
-    pipe_sync(SYNC + 1 + group, GROUP_THREADS); // all have done with the queries before
+    pipe_sync(SYNC + 1 + group, GROUP_THREADS);
     load_queries<D>(p, s->queries[group], u);
+    keep(s->group_of, part_empty());
     pipe_sync(SYNC + 1 + group, GROUP_THREADS);
     uint64_t queries = wgmma_lines(pipe_at(s->queries[group]), 16);
 #pragma unroll
@@ -457,25 +555,28 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared *s, struct ri
     ring_step(&at->keys, STAGES);
     softmax(score, &chunk, old, u->tile, pos, (u->tile + 1) * ATTN_TILE > lowest + 1, unit);
     pack_weights<D>(weights, score);
-    for (uint32_t tile = u->tile + 1; tile < u->end; tile++) {
+    const uint32_t end = u->end;
+    for (uint32_t tile = u->tile + 1; tile < end; tile++) {
         pipe_wait(&s->key_full[at->keys.stage], at->keys.phase);
-        start_scores<D>(score, queries, s->keys[at->keys.stage]);
         pipe_wait(&s->value_full[at->values.stage], at->values.phase);
+        pipe_sync(TURN + group,
+                  THREADS); // in turn: one has products while the other has its softmax
+        start_scores<D>(score, queries, s->keys[at->keys.stage]);
         start_values<D>(o, weights, s->values[at->values.stage]);
+        pipe_pass(TURN + 1 - group, THREADS);
         wgmma_wait<1>();
         wgmma_hold(score);
         release(&s->key_empty[at->keys.stage]);
         ring_step(&at->keys, STAGES);
-        struct part before = chunk;
         bool ended = attn_chunk_ends(tile - 1);
-        if (ended) chunk = part_empty();
+        if (ended) keep_chunk(s, &chunk);
         softmax(score, &chunk, old, tile, pos, (tile + 1) * ATTN_TILE > lowest + 1, unit);
         wgmma_wait<0>();
         wgmma_hold(o);
         wgmma_hold(weights);
         release(&s->value_empty[at->values.stage]);
         ring_step(&at->values, STAGES);
-        if (ended) end_chunk(p, u, o, &before, &t, tile - 1, false, unit);
+        if (ended) end_chunk(p, s, u, o, tile - 1, false, unit);
         scale_values(o, old);
         pack_weights<D>(weights, score);
     }
@@ -486,8 +587,10 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared *s, struct ri
     wgmma_hold(weights);
     release(&s->value_empty[at->values.stage]);
     ring_step(&at->values, STAGES);
-    end_chunk(p, u, o, &chunk, &t, u->end - 1, true, unit);
-    store(p, u, o, t.all);
+    keep_chunk(s, &chunk);
+    struct part all = end_chunk(p, s, u, o, end - 1, true, unit);
+    pipe_sync(SYNC + 1 + group, GROUP_THREADS); // all have done with the queries
+    store(p, u, s->queries[group], o, all);
     if (!attn_is_final(u)) attn_gather<DIM, THREADS>(p, u, &s->flag, threadIdx.x, SYNC);
 }
 
@@ -523,10 +626,12 @@ template <enum dtype D> DEVICE_FN void attn_rows(const struct attn_params &p) {
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         struct rings at = {};
+        if (threadIdx.x >= GROUP_THREADS) pipe_pass(TURN, THREADS); // the first turn is the first's
         while (true) {
-            struct attn_unit u = next_unit(s, &at.units);
-            if (u.mode == END) break;
-            run_unit<D>(p, s, &at, &u);
+            const struct attn_unit *u = next_unit(s, &at.units);
+            if (u->mode == END) break;
+            run_unit<D>(p, s, &at, u);
+            unit_done(s, &at.units);
         }
     }
 }

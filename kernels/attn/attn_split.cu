@@ -36,6 +36,8 @@ template <class F> struct shared {
     struct attn_unit unit[2];
     uint32_t flag;
     __align__(16) float old[F::COLS], join_old[F::COLS], join_fresh[F::COLS], inverse[F::COLS];
+    float all_max[F::COLS], all_sum[F::COLS]; // of the unit
+    uint32_t pos[F::COLS];                    // the queries' positions
     __align__(128) unsigned char queries[F::COLS * F::DIM *
                                          2]; // halves, in lines of 16 bytes at u ^ (col % 8)
     __align__(128) unsigned char p[F::COLS * P_ROW_BYTES];
@@ -126,16 +128,15 @@ DEVICE_FN void copy_unit(const struct attn_params &p, struct shared<F> *s, unsig
 
 template <class F>
 DEVICE_FN void copy_all(const struct attn_params &p, struct shared<F> *s, unsigned char *ring) {
-    struct attn_work w = attn_plan_work(p, true, F::COLS, UINT32_MAX);
+    struct attn_work w = attn_finest(p, true, F::COLS);
     struct ring at = {0, 0}, units = {0, 0};
     uint32_t lane = threadIdx.x % WARP, next = blockIdx.x;
     while (true) {
-        uint32_t now = next;
+        uint32_t now = __shfl_sync(0xffffffffu, next, 0);
         if (lane == 0 && now < w.units) next = attn_take(p);
         struct attn_unit u = {};
         if (now < w.units) {
             u = attn_find(p, w, now, true, F::COLS);
-            next = __shfl_sync(0xffffffffu, next, 0);
             if (u.tile == u.end) continue;
         } else {
             u.mode = END;
@@ -189,36 +190,48 @@ template <class F> DEVICE_FN void release(struct shared<F> *s, uint32_t stage) {
     if (threadIdx.x % WARP == 0) pipe_arrive(&s->empty[stage]);
 }
 
-// Sixteen keys of a step: bf16 sixteen dimensions, E4M3 thirty-two, from unit `unit` of a line on.
+// Left factors of the sixteen keys from `key` on, of four steps: bf16 a line's 64 dimensions, E4M3 half a line's 64.
 template <class F>
-DEVICE_FN void step_scores(float sum[F::NT_WARP][4], const struct shared<F> *s, uint32_t line,
-                           uint32_t unit, uint32_t first_dim, uint32_t key, uint32_t column) {
+DEVICE_FN void load_keys(uint32_t a[4][4], uint32_t line, uint32_t unit, uint32_t key) {
     uint32_t lane = threadIdx.x % WARP, row = key + lane % 16;
-    uint32_t r[4], u = unit + lane / 16;
-    load_matrices(r, line + row * KV_LINE_BYTES + (u ^ row % 8) * 16);
-    const uint32_t steps = F::cache == DTYPE_E4M3 ? 2 : 1;
-    uint32_t q = first_dim / 8;
+    line += row * KV_LINE_BYTES;
+    if (F::cache == DTYPE_E4M3) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t r[4];
+            load_matrices(r, line + ((unit + 2 * i + lane / 16) ^ row % 8) * 16);
+#pragma unroll
+            for (uint32_t k = 0; k < 4; k++) { // of step k / 2 rows g, then g + 8
+                a[2 * i + k / 2][k % 2] = halves_of(r[k] & 0xffff);
+                a[2 * i + k / 2][k % 2 + 2] = halves_of(r[k] >> 16);
+            }
+        }
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            load_matrices(a[i], line + ((unit + 2 * i + lane / 16) ^ row % 8) * 16);
+    }
+}
+
+// sum[j] += keys x queries (column + j) * 8 .., dimensions dim .. dim + 63.
+template <class F>
+DEVICE_FN void add_scores(float sum[F::NT_WARP][4], const struct shared<F> *s, uint32_t line,
+                          uint32_t unit, uint32_t dim, uint32_t key, uint32_t column) {
+    uint32_t lane = threadIdx.x % WARP, a[4][4], b[F::NT_WARP][2][4];
+    load_keys<F>(a, line, unit, key);
 #pragma unroll
     for (uint32_t j = 0; j < F::NT_WARP; j++) {
-        uint32_t col = (column + j) * 8 + lane % 8, b[4];
-        if ((column + j) * 8 >= F::COLS) continue;
-        if (steps == 2) {
-            load_matrices(b,
-                          pipe_at(s->queries) + col * F::DIM * 2 + ((q + lane / 8) ^ col % 8) * 16);
-            const uint32_t a0[4] = {halves_of(r[0] & 0xffff), halves_of(r[1] & 0xffff),
-                                    halves_of(r[0] >> 16), halves_of(r[1] >> 16)};
-            const uint32_t a1[4] = {halves_of(r[2] & 0xffff), halves_of(r[3] & 0xffff),
-                                    halves_of(r[2] >> 16), halves_of(r[3] >> 16)};
-            device_mma<F::half>(sum[j], a0, b);
-            device_mma<F::half>(sum[j], a1, b + 2);
-        } else {
-            asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-                         : "=r"(b[0]), "=r"(b[1])
-                         : "r"(pipe_at(s->queries) + col * F::DIM * 2 +
-                               ((q + lane / 8 % 2) ^ col % 8) * 16));
-            device_mma<F::half>(sum[j], r, b);
-        }
+        uint32_t col = (column + j) * 8 % F::COLS + lane % 8;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+            load_matrices(b[j][i], pipe_at(s->queries) + col * F::DIM * 2 +
+                                       ((dim / 8 + 4 * i + lane / 8) ^ col % 8) * 16);
     }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
+        for (uint32_t j = 0; j < F::NT_WARP; j++)
+            device_mma<F::half>(sum[j], a[i], b[j][i / 2] + i % 2 * 2);
 }
 
 template <class F>
@@ -238,12 +251,10 @@ DEVICE_FN void tile_scores(struct shared<F> *s, const struct page_view<F> &keys)
             const uint32_t blocks = F::PART_BYTES / KV_BLOCK_BYTES;
             pipe_wait(&s->full[stage], part_phase(keys, part));
 #pragma unroll
-            for (uint32_t b = 0; b < blocks; b++) {
-                uint32_t block = part * blocks + b, line = line_at(keys, block);
-#pragma unroll
-                for (uint32_t unit = 0; unit < 8; unit += 2)
-                    step_scores<F>(sum, s, line, unit,
-                                   (block * KV_LINE_BYTES + unit * 16) / F::SIZE, key, column);
+            for (uint32_t d = 0; d < blocks * KV_LINE_BYTES / F::SIZE; d += 64) {
+                uint32_t block = part * blocks + d * F::SIZE / KV_LINE_BYTES;
+                add_scores<F>(sum, s, line_at(keys, block), d * F::SIZE % KV_LINE_BYTES / 16,
+                              part * (F::PART_BYTES / ATTN_TILE / F::SIZE) + d, key, column);
             }
         }
         release(s, stage);
@@ -264,43 +275,67 @@ struct
     float max, sum, all_max, all_sum;
 };
 
-// Query col of the piece; `ends`: with this tile a chunk.
+// With tile `tile` a chunk has ended: query col's maximum and sum join the unit's.
 template <class F>
-DEVICE_FN void tile_softmax(struct shared<F> *s, struct softmax *m, uint32_t col, uint32_t tile,
-                            uint32_t pos, float unit, bool ends) {
-    uint32_t lane = threadIdx.x % WARP, key = tile * ATTN_TILE + 2 * lane;
-    float2 x = *reinterpret_cast<const float2 *>(s->score + col * SCORE_ROW + 2 * lane);
-    if (key > pos) x.x = -INFINITY;
-    if (key + 1 > pos) x.y = -INFINITY;
-    float was = m->max, now = fmaxf(x.x, x.y);
-#pragma unroll
-    for (uint32_t d = WARP / 2; d; d /= 2) now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, d));
-    now = fmaxf(was, now);
-    float old = attn_weight(was, now, unit), base = now * unit;
-    x.x = attn_exp2(fmaf(x.x, unit, -base));
-    x.y = attn_exp2(fmaf(x.y, unit, -base));
-    float sum = x.x + x.y;
-#pragma unroll
-    for (uint32_t d = WARP / 2; d >= 4; d /= 2) sum = sum + __shfl_xor_sync(0xffffffffu, sum, d);
-    m->max = now;
-    m->sum = fmaf(m->sum, old, sum);
-    *reinterpret_cast<uint32_t *>(s->p + col * P_ROW_BYTES + (lane / 4 ^ col % 8) * 16 +
-                                  lane % 4 * 4) = device_pack<F::half>(x.x, x.y);
-    if (lane == 0) s->old[col] = old;
-    if (!ends) return;
-    sum = m->sum + __shfl_xor_sync(0xffffffffu, m->sum, 2);
+DEVICE_FN void end_chunk(struct shared<F> *s, struct softmax *m, uint32_t col, float unit) {
+    float sum = m->sum + __shfl_xor_sync(0xffffffffu, m->sum, 2);
     sum = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
-    float all = fmaxf(m->all_max, now);
-    float join_old = attn_weight(m->all_max, all, unit), fresh = attn_weight(now, all, unit);
-    m->all_sum = fmaf(sum, fresh, m->all_sum * join_old);
-    m->all_max = all;
+    float before = s->all_max[col], all = fmaxf(before, m->max);
+    float old = attn_weight(before, all, unit), fresh = attn_weight(m->max, all, unit);
+    sum = fmaf(sum, fresh, s->all_sum[col] * old);
     m->max = -INFINITY;
     m->sum = 0;
-    if (lane == 0) {
-        s->join_old[col] = join_old;
-        s->join_fresh[col] = fresh;
-        s->inverse[col] = 1.0f / m->all_sum;
+    __syncwarp();
+    if (threadIdx.x % WARP) return;
+    s->all_max[col] = all;
+    s->all_sum[col] = sum;
+    s->join_old[col] = old;
+    s->join_fresh[col] = fresh;
+    s->inverse[col] = 1.0f / sum;
+}
+
+// A warp's queries, every eighth; side by side, since each is a chain of exchanges between the lanes.
+template <class F>
+DEVICE_FN void tile_softmax(struct shared<F> *s, struct softmax (&m)[F::NT], uint32_t tile,
+                            float unit) {
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t key = tile * ATTN_TILE + 2 * lane;
+    float2 x[F::NT];
+    float now[F::NT], sum[F::NT];
+#pragma unroll
+    for (uint32_t j = 0; j < F::NT; j++) {
+        uint32_t col = j * WARPS + warp, pos = s->pos[col];
+        x[j] = *reinterpret_cast<const float2 *>(s->score + col * SCORE_ROW + 2 * lane);
+        if (key > pos) x[j].x = -INFINITY;
+        if (key + 1 > pos) x[j].y = -INFINITY;
+        now[j] = fmaxf(x[j].x, x[j].y);
     }
+#pragma unroll
+    for (uint32_t d = WARP / 2; d; d /= 2)
+#pragma unroll
+        for (uint32_t j = 0; j < F::NT; j++)
+            now[j] = fmaxf(now[j], __shfl_xor_sync(0xffffffffu, now[j], d));
+#pragma unroll
+    for (uint32_t j = 0; j < F::NT; j++) {
+        uint32_t col = j * WARPS + warp;
+        now[j] = fmaxf(m[j].max, now[j]);
+        float old = attn_weight(m[j].max, now[j], unit), base = now[j] * unit;
+        x[j].x = attn_exp2(fmaf(x[j].x, unit, -base));
+        x[j].y = attn_exp2(fmaf(x[j].y, unit, -base));
+        sum[j] = x[j].x + x[j].y;
+        m[j].max = now[j];
+        *reinterpret_cast<uint32_t *>(s->p + col * P_ROW_BYTES + (lane / 4 ^ col % 8) * 16 +
+                                      lane % 4 * 4) = device_pack<F::half>(x[j].x, x[j].y);
+        if (lane == 0) s->old[col] = old;
+        now[j] = old;
+    }
+#pragma unroll
+    for (uint32_t d = WARP / 2; d >= 4; d /= 2)
+#pragma unroll
+        for (uint32_t j = 0; j < F::NT; j++)
+            sum[j] = sum[j] + __shfl_xor_sync(0xffffffffu, sum[j], d);
+#pragma unroll
+    for (uint32_t j = 0; j < F::NT; j++) m[j].sum = fmaf(m[j].sum, now[j], sum[j]);
 }
 
 // Rows behind the piece's last position may hold anything; p is 0 there, and must meet a number.
@@ -354,35 +389,55 @@ template <class F> struct sums { // a warp's values: of the chunk, of the unit
     float chunk[F::MT][F::NT][4], all[F::MT][F::NT][4];
 };
 
+// The warp's share of the tile's values.
 template <class F>
-DEVICE_FN void tile_values(struct shared<F> *s, struct sums<F> *o,
-                           const struct page_view<F> &values, bool ends) {
-    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, c = lane % 4;
-    uint32_t dim = warp * (F::DIM / WARPS);
+DEVICE_FN void take_values(uint32_t a[F::MT][4][4], struct shared<F> *s,
+                           const struct page_view<F> &values) {
+    uint32_t dim = threadIdx.x / WARP * (F::DIM / WARPS);
     uint32_t mine = dim * F::SIZE / KV_LINE_BYTES * KV_BLOCK_BYTES / F::PART_BYTES;
     pipe_wait(&s->full[part_stage(values, mine)], part_phase(values, mine));
-    uint32_t a[F::MT][4][4];
 #pragma unroll
     for (uint32_t m = 0; m < F::MT; m++) load_values<F>(a[m], values, dim + 16 * m);
     for (uint32_t part = 0; part < F::PARTS; part++) release(s, part_stage(values, part));
+}
+
+template <class F>
+DEVICE_FN void add_values(const struct shared<F> *s, struct sums<F> *o,
+                          const uint32_t a[F::MT][4][4]) {
+    uint32_t lane = threadIdx.x % WARP, c = lane % 4;
 #pragma unroll
     for (uint32_t j = 0; j < F::NT; j++) {
-        uint32_t b[2][4], col = j * 8 + lane % 8;
-#pragma unroll
-        for (uint32_t k = 0; k < 2; k++)
-            load_matrices(b[k],
-                          pipe_at(s->p) + col * P_ROW_BYTES + ((4 * k + lane / 8) ^ col % 8) * 16);
         float2 old = *reinterpret_cast<const float2 *>(s->old + j * 8 + 2 * c);
 #pragma unroll
-        for (uint32_t m = 0; m < F::MT; m++) {
-            float *sum = o->chunk[m][j];
+        for (uint32_t m = 0; m < F::MT; m++)
 #pragma unroll
-            for (uint32_t i = 0; i < 4; i++) sum[i] = sum[i] * (i % 2 ? old.y : old.x);
+            for (uint32_t i = 0; i < 4; i++)
+                o->chunk[m][j][i] = o->chunk[m][j][i] * (i % 2 ? old.y : old.x);
+    }
 #pragma unroll
-            for (uint32_t k = 0; k < 4; k++)
-                device_mma<F::half>(sum, a[m][k], b[k / 2] + k % 2 * 2);
+    for (uint32_t k = 0; k < 4; k += 2) {
+        uint32_t b[F::NT][4];
+#pragma unroll
+        for (uint32_t j = 0; j < F::NT; j++) {
+            uint32_t col = j * 8 + lane % 8;
+            load_matrices(b[j],
+                          pipe_at(s->p) + col * P_ROW_BYTES + ((2 * k + lane / 8) ^ col % 8) * 16);
         }
-        if (!ends) continue;
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++)
+#pragma unroll
+            for (uint32_t j = 0; j < F::NT; j++)
+#pragma unroll
+                for (uint32_t m = 0; m < F::MT; m++)
+                    device_mma<F::half>(o->chunk[m][j], a[m][k + i], b[j] + 2 * i);
+    }
+}
+
+// The chunk's values join the unit's.
+template <class F> DEVICE_FN void join_values(const struct shared<F> *s, struct sums<F> *o) {
+    uint32_t c = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t j = 0; j < F::NT; j++) {
         float2 was = *reinterpret_cast<const float2 *>(s->join_old + j * 8 + 2 * c);
         float2 fresh = *reinterpret_cast<const float2 *>(s->join_fresh + j * 8 + 2 * c);
 #pragma unroll
@@ -427,15 +482,19 @@ DEVICE_FN void store(const struct attn_params &p, const struct shared<F> *s,
 template <class F>
 DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const unsigned char *ring,
                         struct ring *at, const struct attn_unit *u) {
-    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, pos[F::NT];
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     float unit = attn_unit(p.a.scale);
     struct softmax m[F::NT];
     struct sums<F> o;
 #pragma unroll
     for (uint32_t j = 0; j < F::NT; j++) {
         uint32_t col = j * WARPS + warp;
-        m[j] = (struct softmax){-INFINITY, 0, -INFINITY, 0};
-        pos[j] = attn_query_of(p, u, col < u->count ? col : u->count - 1).pos;
+        m[j] = (struct softmax){-INFINITY, 0};
+        if (lane == 0) {
+            s->all_max[col] = -INFINITY;
+            s->all_sum[col] = 0;
+            s->pos[col] = attn_query_of(p, u, col < u->count ? col : u->count - 1).pos;
+        }
 #pragma unroll
         for (uint32_t k = 0; k < F::MT; k++)
 #pragma unroll
@@ -454,14 +513,21 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const 
         };
         for (uint32_t i = 0; i < F::PARTS; i++) ring_step(at, p.stages);
         bool ends = tile + 1 == u->end || attn_chunk_ends(tile);
+        uint32_t a[F::MT][4][4];
         tile_scores(s, k);
         pipe_sync(SYNC, THREADS);
+        tile_softmax<F>(s, m, tile, unit);
+        if (ends)
 #pragma unroll
-        for (uint32_t j = 0; j < F::NT; j++)
-            tile_softmax(s, &m[j], j * WARPS + warp, tile, pos[j], unit, ends);
-        if ((tile + 1) * ATTN_TILE > keys) clear_behind(s, v, keys - tile * ATTN_TILE);
+            for (uint32_t j = 0; j < F::NT; j++) end_chunk(s, &m[j], j * WARPS + warp, unit);
+        if ((tile + 1) * ATTN_TILE > keys) {
+            clear_behind(s, v, keys - tile * ATTN_TILE);
+            pipe_sync(SYNC, THREADS);
+        }
+        take_values<F>(a, s, v);
         pipe_sync(SYNC, THREADS);
-        tile_values(s, &o, v, ends);
+        add_values<F>(s, &o, a);
+        if (ends) join_values<F>(s, &o);
     }
     store(p, s, u, &o);
     if (attn_is_final(u)) return;
@@ -471,7 +537,7 @@ DEVICE_FN void run_unit(const struct attn_params &p, struct shared<F> *s, const 
         if (lane != 0 || col >= u->count) continue;
         struct attn_query q = attn_query_of(p, u, col);
         *attn_part_sum(p, attn_part(p, u, q, attn_unit_slot(u))) =
-            make_float2(m[j].all_max, m[j].all_sum);
+            make_float2(s->all_max[col], s->all_sum[col]);
     }
     attn_gather<F::DIM, THREADS>(p, u, &s->flag, threadIdx.x, SYNC);
 }
@@ -502,13 +568,12 @@ template <class F> DEVICE_FN void attn_split(const struct attn_params &p) {
     struct ring at = {0, 0}, units = {0, 0};
     while (true) {
         pipe_wait(&s->unit_full[units.stage], units.phase);
-        struct attn_unit u = s->unit[units.stage];
-        __syncwarp();
+        const struct attn_unit *u = &s->unit[units.stage];
+        if (u->mode == END) return;
+        run_unit(p, s, ring, &at, u);
+        pipe_sync(SYNC, THREADS); // before the next one's queries
         if (threadIdx.x % WARP == 0) pipe_arrive(&s->unit_empty[units.stage]);
         ring_step(&units, 2);
-        if (u.mode == END) return;
-        run_unit(p, s, ring, &at, &u);
-        pipe_sync(SYNC, THREADS); // before the next one's queries
     }
 }
 

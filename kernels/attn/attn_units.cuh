@@ -72,24 +72,40 @@ DEVICE_FN uint32_t attn_warp_before(uint32_t v) { // sum of the lanes before
     return sum - v;
 }
 
-// A warp's: the coarsest mode of at least `enough` units, else the finest that there is room for.
-DEVICE_FN struct attn_work attn_plan_work(const struct attn_params &p, bool split, uint32_t queries,
-                                          uint32_t enough) {
+// A warp's: what a mode makes of the runs; no units where there is no room for it.
+DEVICE_FN struct attn_work attn_work_of(const struct attn_params &p, uint32_t mode, bool split,
+                                        uint32_t queries) {
     const struct run *runs = device_ptr<const struct run>(p.a.rows.runs);
-    struct attn_work w = {ATTN_WHOLE, 0};
-    for (uint32_t mode = ATTN_WHOLE; mode <= ATTN_FINE && w.units < enough; mode++) {
-        uint32_t units = 0, entries = 0, counters = ATTN_COUNTERS_FIXED;
-        for (uint32_t r = 0; r < p.a.rows.runs_count; r += WARP) {
-            struct attn_need n = {0, 0, 0, 0, 0, 0};
-            if (r + threadIdx.x % WARP < p.a.rows.runs_count)
-                n = attn_need(p, runs + r + threadIdx.x % WARP, mode, split, queries);
-            units += attn_warp_sum(n.units);
-            entries += attn_warp_sum(n.entries);
-            counters += attn_warp_sum(n.counters);
-        }
-        if (entries > p.entries || counters > p.counters_count) break;
-        w.mode = mode;
-        w.units = units;
+    struct attn_work w = {mode, 0};
+    uint32_t entries = 0, counters = 0;
+    for (uint32_t r = threadIdx.x % WARP; r < p.a.rows.runs_count; r += WARP) {
+        struct attn_need n = attn_need(p, runs + r, mode, split, queries);
+        w.units += n.units;
+        entries += n.entries;
+        counters += n.counters;
+    }
+    w.units = attn_warp_sum(w.units);
+    entries = attn_warp_sum(entries);
+    counters = attn_warp_sum(counters);
+    if (entries > p.entries || ATTN_COUNTERS_FIXED + counters > p.counters_count) w.units = 0;
+    return w;
+}
+
+// The finest mode that there is room for: all blocks soon have something.
+DEVICE_FN struct attn_work attn_finest(const struct attn_params &p, bool split, uint32_t queries) {
+    struct attn_work w = attn_work_of(p, ATTN_FINE, split, queries);
+    if (!w.units) w = attn_work_of(p, ATTN_COARSE, split, queries);
+    return w.units ? w : attn_work_of(p, ATTN_WHOLE, split, queries);
+}
+
+// The coarsest that gives every block two units, else the finest: parts of many queries cost time.
+DEVICE_FN struct attn_work attn_coarsest(const struct attn_params &p, bool split,
+                                         uint32_t queries) {
+    struct attn_work w = attn_work_of(p, ATTN_WHOLE, split, queries);
+    for (uint32_t mode = ATTN_COARSE; mode <= ATTN_FINE && w.units < 2 * gridDim.x; mode++) {
+        struct attn_work finer = attn_work_of(p, mode, split, queries);
+        if (!finer.units) break;
+        w = finer;
     }
     return w;
 }
@@ -208,8 +224,8 @@ DEVICE_FN float attn_gated(float value, float inverse, float gate) {
     return (value * inverse) * arith_sigmoid(gate);
 }
 
-// A warp joins parts slot .. slot + count - 1 of query i in order, and puts them into part `to`, or (ALL) into the output.
-enum { ATTN_TO_OUTPUT = -1 };
+// A warp joins parts slot .. slot + count - 1 of query i in order, and puts them into part `to`, or into the output.
+enum { ATTN_TO_OUTPUT = -1, ATTN_JOIN_BATCH = 4 };
 template <uint32_t DIM>
 DEVICE_FN void attn_join(const struct attn_params &p, const struct attn_unit *u, uint32_t i,
                          uint32_t slot, uint32_t count, int to) {
@@ -220,21 +236,33 @@ DEVICE_FN void attn_join(const struct attn_params &p, const struct attn_unit *u,
     float4 all[vectors];
 #pragma unroll
     for (uint32_t v = 0; v < vectors; v++) all[v] = make_float4(0, 0, 0, 0);
-#pragma unroll 4
-    for (uint32_t s = 0; s < count; s++) {
-        float2 m = __ldcg(attn_part_sum(p, part + s * step));
-        const float4 *x = reinterpret_cast<const float4 *>(attn_part_values(p, part + s * step));
-        float now = fmaxf(max, m.x);
-        float old = attn_weight(max, now, unit), fresh = attn_weight(m.x, now, unit);
-        max = now;
-        sum = fmaf(m.y, fresh, sum * old);
+    for (uint32_t first = 0; first < count; first += ATTN_JOIN_BATCH) {
+        uint32_t mine = first + lane % ATTN_JOIN_BATCH;
+        float2 m = make_float2(-INFINITY, 0);
+        float4 x[ATTN_JOIN_BATCH][vectors]; // all on their way before the first is used
+        if (mine < count) m = __ldcg(attn_part_sum(p, part + mine * step));
 #pragma unroll
-        for (uint32_t v = 0; v < vectors; v++) {
-            float4 y = __ldcg(x + v * WARP + lane);
-            all[v].x = fmaf(y.x, fresh, all[v].x * old);
-            all[v].y = fmaf(y.y, fresh, all[v].y * old);
-            all[v].z = fmaf(y.z, fresh, all[v].z * old);
-            all[v].w = fmaf(y.w, fresh, all[v].w * old);
+        for (uint32_t s = 0; s < ATTN_JOIN_BATCH; s++)
+            if (first + s < count)
+#pragma unroll
+                for (uint32_t v = 0; v < vectors; v++)
+                    x[s][v] = __ldcg(reinterpret_cast<const float4 *>(
+                                         attn_part_values(p, part + (first + s) * step)) +
+                                     v * WARP + lane);
+#pragma unroll
+        for (uint32_t s = 0; s < ATTN_JOIN_BATCH; s++) {
+            if (first + s >= count) break;
+            float of = __shfl_sync(0xffffffffu, m.x, s), now = fmaxf(max, of);
+            float old = attn_weight(max, now, unit), fresh = attn_weight(of, now, unit);
+            max = now;
+            sum = fmaf(__shfl_sync(0xffffffffu, m.y, s), fresh, sum * old);
+#pragma unroll
+            for (uint32_t v = 0; v < vectors; v++) {
+                all[v].x = fmaf(x[s][v].x, fresh, all[v].x * old);
+                all[v].y = fmaf(x[s][v].y, fresh, all[v].y * old);
+                all[v].z = fmaf(x[s][v].z, fresh, all[v].z * old);
+                all[v].w = fmaf(x[s][v].w, fresh, all[v].w * old);
+            }
         }
     }
     if (to == ATTN_TO_OUTPUT) {
@@ -245,10 +273,10 @@ DEVICE_FN void attn_join(const struct attn_params &p, const struct attn_unit *u,
         float inverse = 1.0f / sum;
 #pragma unroll
         for (uint32_t v = 0; v < vectors; v++) {
-            float4 g = gate[v * WARP + lane], x = all[v];
+            float4 g = gate[v * WARP + lane], y = all[v];
             out[v * WARP + lane] =
-                make_float4(attn_gated(x.x, inverse, g.x), attn_gated(x.y, inverse, g.y),
-                            attn_gated(x.z, inverse, g.z), attn_gated(x.w, inverse, g.w));
+                make_float4(attn_gated(y.x, inverse, g.x), attn_gated(y.y, inverse, g.y),
+                            attn_gated(y.z, inverse, g.z), attn_gated(y.w, inverse, g.w));
         }
         return;
     }
