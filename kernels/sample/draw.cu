@@ -1,6 +1,6 @@
 /* draw: see draw.h. A block is a piece of a row. draw_top finds each piece's greatest logit; draw_pick the row's, and for rows with a temperature
- * the best score of each piece, of which the row's last block takes the best. The score of the greatest logit is one that the draw must reach: an id
- * whose noise cannot lift it there is passed over, by a bound in fp32 that lies above its score, before its division and two logarithms.
+ * the best score of each piece, of which the row's last block takes the best. Scores are bounded in fp32 first: their division and two logarithms
+ * in double are for those alone that may be a piece's best.
  * Equals  draw_ref.c, and sample_draw.
  * Cost    4 V bytes a row from memory, once more from the cache: 0.24 us a row of 248,320 at 4.2 TB/s. */
 #include "kernels/cuda/quads.cuh"
@@ -52,8 +52,12 @@ DEVICE_FN uint32_t quad_at(uint32_t i) {
     return (blockIdx.x * DRAW_QUADS + i) * DRAW_THREADS + threadIdx.x;
 }
 
+DEVICE_FN const float *row_of(const struct draw_args &a) {
+    return device_ptr<const float>(a.logits) + (uint64_t)blockIdx.y * a.vocab;
+}
+
 DEVICE_FN void load_ids(struct ids &ret, const struct draw_args &a) {
-    const float *row = device_ptr<const float>(a.logits) + (uint64_t)blockIdx.y * a.vocab;
+    const float *row = row_of(a);
     const uint32_t *used = device_ptr<const uint32_t>(a.used_bits);
     bool whole = quads_whole(row, a.vocab);
 #pragma unroll
@@ -104,8 +108,7 @@ DEVICE_FN uint64_t row_top(const struct draw_params &p) {
 struct race {
     double temperature, floor;
     uint64_t base;
-    struct draw_best top; // the greatest logit's score
-    float per_degree, reach;
+    float per_degree, floor_below, floor_above; // bounds of the floor
 };
 
 DEVICE_FN struct draw_best score_of(const struct race &r, float x, uint32_t id) {
@@ -114,39 +117,71 @@ DEVICE_FN struct draw_best score_of(const struct race &r, float x, uint32_t id) 
     return {z + noise_gumbel(noise_u(r.base, id)), noise_cand(x, id)};
 }
 
-/* Whether an id's score may be r.top.score or more. The noise is at most k ln 2 (and 1e-9) where 1 - u >= 2^-k; u is made of the hash's upper
- * bits, so k is at most one more than its leading ones. What fp32 rounds is within the two small terms. */
-DEVICE_FN bool may_reach(const struct race &r, float x, uint32_t id) {
-    uint32_t high = (uint32_t)(noise_mix(r.base ^ id) >> 32), ones = __clz(~high);
-    float z = x * r.per_degree, bound = (float)(ones + 1) * 0.6931472f;
-    if (ones == 32) return true;
-    return !(z + fabsf(z) * 1e-6f + bound + 1e-4f < r.reach);
-}
-
 DEVICE_FN struct race race_of(const struct draw_row &row, uint64_t top) {
     struct race r = {row.temperature};
-    float x = noise_cand_logit(top);
-    r.floor = noise_floor(x / row.temperature, row.min_p);
+    r.floor = noise_floor(noise_cand_logit(top) / row.temperature, row.min_p);
     r.base = noise_base(row.seed, row.position);
-    r.top = score_of(r, x, (uint32_t)top);
     r.per_degree = (float)(1 / row.temperature);
-    r.reach = __double2float_rd(r.top.score);
+    r.floor_below = __double2float_rd(r.floor);
+    r.floor_above = __double2float_ru(r.floor);
     return r;
 }
 
-// The best of a piece, in thread 0.
-DEVICE_FN struct draw_best piece_best(const struct race &r, const struct ids &d,
-                                      struct draw_best *part) {
-    struct draw_best best = r.top;
+// Bounds of a score; one that says nothing is not a number.
+struct range {
+    float low, high;
+};
+
+/* In fp32. u is made of the hash's upper bits: of these 32 are looked at, which is enough where neither u nor 1 - u is below 2^-20. The logarithms'
+ * errors, 2^-21 and a few units in the last place, and that of the bits left out, 2^-13, together are below 1e-3. */
+DEVICE_FN struct range range_of(const struct race &r, float x, uint32_t id) {
+    uint32_t high = (uint32_t)(noise_mix(r.base ^ id) >> 32);
+    float z = x * r.per_degree, off = fabsf(z) * 1e-6f;
+    if (z + off < r.floor_below) return {-HUGE_VALF, -HUGE_VALF};
+    if (!(z - off >= r.floor_above) || high < 4096 || ~high < 4096) return {-HUGE_VALF, HUGE_VALF};
+    float u = ((float)high + 0.5f) * 0x1p-32f, w = ((float)~high + 0.5f) * 0x1p-32f; // w = 1 - u
+    float p =
+        fmaf(fmaf(fmaf(fmaf(w, 0.2f, 0.25f), w, 0.33333334f), w, 0.5f), w, 1.0f) * w; // -log(1 - w)
+    float t = w < 0.0625f ? p : -__logf(u), score = z - __logf(t);
+    off += 1e-3f;
+    return {score - off, score + off};
+}
+
+DEVICE_FN float warp_max(float v) { // NaNs aside
+#pragma unroll
+    for (int d = WARP / 2; d; d /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, d));
+    return v;
+}
+
+// The best of a piece, in the first warp: of the ids that may be it the scores themselves.
+DEVICE_FN struct draw_best piece_best(const struct race &r, const float *row, const struct ids &d,
+                                      struct draw_best *part, float *lows) {
+    struct draw_best best = {-HUGE_VAL, UINT64_MAX};
+    float high[DRAW_QUADS][4], low = -HUGE_VALF;
 #pragma unroll
     for (uint32_t i = 0; i < DRAW_QUADS; i++)
-#pragma unroll 1
+#pragma unroll
         for (uint32_t k = 0; k < 4; k++) {
-            uint32_t id = quad_at(i) * 4 + k;
             float x = noise_tame(logit_of(d, i, k));
-            if (!(d.used[i] >> k & 1) || x == -HUGE_VALF || !may_reach(r, x, id)) continue;
-            better(best, score_of(r, x, id));
+            bool is = (d.used[i] >> k & 1) && x != -HUGE_VALF;
+            struct range g = range_of(r, x, quad_at(i) * 4 + k);
+            high[i][k] = is ? g.high : -HUGE_VALF;
+            low = is ? fmaxf(low, g.low) : low;
         }
+    low = warp_max(low);
+    if (threadIdx.x % WARP == 0) lows[threadIdx.x / WARP] = low;
+    __syncthreads();
+    low = warp_max(lows[threadIdx.x % WARPS]);
+    uint32_t may = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < DRAW_QUADS; i++)
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++)
+            if (!(high[i][k] < low || high[i][k] == -HUGE_VALF)) may |= 1u << (i * 4 + k);
+    for (; may; may &= may - 1) {
+        uint32_t at = __ffs((int)may) - 1, id = quad_at(at / 4) * 4 + at % 4;
+        better(best, score_of(r, noise_tame(row[id]), id));
+    }
     best = warp_best(best);
     if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = best;
     __syncthreads();
@@ -166,6 +201,7 @@ DEVICE_FN uint32_t row_best(const struct draw_params &p) {
 
 extern "C" __global__ void __launch_bounds__(DRAW_THREADS) draw_pick(const struct draw_params p) {
     __shared__ struct draw_best part[WARPS];
+    __shared__ float lows[WARPS];
     struct ids d;
     device_wait_prior();
     device_let_next();
@@ -180,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(DRAW_THREADS) draw_pick(const struc
         return;
     }
     struct race r = race_of(row, top);
-    struct draw_best best = piece_best(r, d, part);
+    struct draw_best best = piece_best(r, row_of(p.a), d, part, lows);
     if (threadIdx.x >= WARP) return;
     uint32_t last = 0;
     if (threadIdx.x == 0) {
