@@ -1,6 +1,6 @@
 /* delta_mix: see delta_mix.h; for few rows a run. A block, or a pair of them as a cluster, is a run and a value head, with all of its state
  * in registers, a warp 16 columns; it makes the queries and keys of its key head itself, as the others of that head do. MIX_ROWS rows at a time
- * go through three passes: warps convolve and norm, a row's queries, keys or values each, while the last one makes the gates; all but that one scan;
+ * go through three passes: three warps convolve and norm queries, keys and values, while the last one makes the gates; all but that one scan;
  * a warp a row norms the outcome. The last block of a key head to have read the convolution's state replaces it.
  *
  * delta_record: the record alone, for rows that go through the single operations.
@@ -29,7 +29,8 @@ enum {
 };
 
 struct mix_shared {
-    float x[KINDS][MIX_ROWS][DIM], o[2][MIX_ROWS][DIM], gates[MIX_ROWS][2];
+    float x[KINDS][MIX_ROWS][DIM], o[2][MIX_ROWS][DIM], gates[MIX_ROWS][2],
+        qk[DIM / DELTA_COLUMNS][MIX_ROWS];
 };
 
 // A block's place, and the run's first row.
@@ -72,21 +73,30 @@ DEVICE_FN void mix_record(devptr rec, uint64_t row, uint32_t channels, uint32_t 
     reinterpret_cast<float4 *>(device_ptr<float>(rec) + row * channels)[quad] = v;
 }
 
-// Row t of one kind, by a warp.
-DEVICE_FN void mix_input(const struct delta_mix_args &a, const struct mix_place &p,
-                         const struct conv_source &s, const struct conv_quad &c, uint32_t kind,
-                         uint32_t t, float *to) {
+// Rows t .. t + rows - 1 of one kind, by a warp; each row is asked for two ahead.
+DEVICE_FN void mix_inputs(const struct delta_mix_args &a, const struct mix_place &p,
+                          const struct conv_source &s, const struct conv_quad &c, uint32_t kind,
+                          uint32_t t, uint32_t rows, float (*to)[DIM]) {
     uint32_t quad = mix_quad(a, p, kind);
-    float4 x[CONV_TAPS];
+    bool records = p.run.record && p.rank == 0 && (kind == 2 || p.records);
+    float4 x[CONV_TAPS + 2], v;
 #pragma unroll
     for (uint32_t j = 0; j < CONV_TAPS; j++) x[j] = conv_input(s, t, CONV_BEFORE - j, quad);
-    float4 v = conv_row(c, x);
-    if (kind < 2) v = mix_unit(v);
-    if (kind == 0) v = quads_scale(v, a.q_scale);
-    reinterpret_cast<float4 *>(to)[p.lane] = v;
-    if (!p.run.record || p.rank || (kind < 2 && !p.records)) return;
-    mix_record(a.rec_m, p.run.record - 1 + t, s.channels, quad, x[CONV_BEFORE]);
-    mix_record(a.rec_qkv, p.run.record - 1 + t, s.channels, quad, v);
+    x[CONV_TAPS] = rows > 1 ? conv_input(s, t + 1, 0, quad) : x[0];
+#pragma unroll 1
+    for (uint32_t r = 0; r < rows; r++) {
+        if (r + 2 < rows) x[CONV_TAPS + 1] = conv_input(s, t + r + 2, 0, quad);
+        v = conv_row(c, x);
+        if (kind < 2) v = mix_unit(v);
+        if (kind == 0) v = quads_scale(v, a.q_scale);
+        reinterpret_cast<float4 *>(to[r])[p.lane] = v;
+        if (records) {
+            mix_record(a.rec_m, p.run.record - 1 + t + r, s.channels, quad, x[CONV_BEFORE]);
+            mix_record(a.rec_qkv, p.run.record - 1 + t + r, s.channels, quad, v);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j <= CONV_TAPS; j++) x[j] = x[j + 1];
+    }
 }
 
 // Decay and strength of row t, by a thread (delta_gates.cu).
@@ -195,7 +205,7 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
     if (p.run.pos)
         mix_prefetch(state + p.rank * WARPS * DELTA_COLUMNS * DIM, WARPS * DELTA_COLUMNS * DIM);
     struct conv_quad taps;
-    mix_taps(taps, a, p, p.warp % KINDS);
+    if (p.warp < KINDS) mix_taps(taps, a, p, p.warp);
     float4 w = reinterpret_cast<const float4 *>(device_ptr<const float>(a.norm_w))[p.lane];
     float neg_a = device_ptr<const float>(a.neg_a)[head],
           bias = device_ptr<const float>(a.dt_bias)[head];
@@ -208,23 +218,19 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
         uint32_t mine = p.warp * BLOCKS + p.rank; // the row that this warp norms
         float4 z = mine < rows ? mix_gate_row(a, p, first + mine) : w;
         if (!scans && p.lane < rows) mix_gates(a, p, neg_a, bias, first + p.lane, sh.gates[p.lane]);
-        for (uint32_t u = p.warp; scans && u < KINDS * rows; u += WARPS) {
-            if (first || u >= WARPS) mix_taps(taps, a, p, u % KINDS);
-            mix_input(a, p, s, taps, u % KINDS, first + u / KINDS, sh.x[u % KINDS][u / KINDS]);
-        }
+        if (p.warp < KINDS) mix_inputs(a, p, s, taps, p.warp, first, rows, sh.x[p.warp]);
         __syncthreads();
         float(*o)[DIM] = sh.o[first / MIX_ROWS % 2]; // the other half may still be read
         if (first == 0 && BLOCKS == 2) mix_wait<BLOCKS>();
         if (scans) {
             struct delta_row<QUADS> k, next;
-            struct delta_qks<MIX_ROWS> qk;
             float mk[DELTA_HELD];
-            delta_qk<QUADS, MIX_ROWS>(qk, sh.x[0][0], sh.x[1][0]);
+            delta_qk<QUADS, MIX_ROWS>(sh.qk[p.warp], sh.x[0][0], sh.x[1][0]);
             delta_take(k, sh.x[1][0], part);
             delta_read(st, k, mk);
 #pragma unroll 1
             for (uint32_t r = 0; r < rows; r++) {
-                struct delta_token t = {sh.gates[r][0], sh.gates[r][1], delta_qk_of(qk, r)};
+                struct delta_token t = {sh.gates[r][0], sh.gates[r][1], sh.qk[p.warp][r]};
                 float y = delta_step(st, mk, k, next, sh.x[0][r], sh.x[1][(r + 1) % MIX_ROWS], part,
                                      t, &sh.x[2][r][warp_col + col]);
                 float *to = &o[r][warp_col + col + delta_out_column<DELTA_HELD>(part)];

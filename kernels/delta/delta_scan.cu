@@ -64,21 +64,19 @@ struct lane {
 // out: of the lane's column; NULL where it writes none.
 template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan(struct delta_part<Q, COLS> &p, struct group<Q * DELTA_STEP, TOKENS> *ring,
-                    const struct source &s, const struct lane &l, uint32_t cols, float *out,
-                    uint64_t out_stride) {
+                    float (*qk)[TOKENS], const struct source &s, const struct lane &l,
+                    uint32_t cols, float *out, uint64_t out_stride) {
     constexpr uint32_t ROWS = Q * DELTA_STEP;
     struct delta_row<Q> even, odd;
-    struct delta_qks<TOKENS> qk, qk_next;
     float mk[COLS];
     delta_copies_wait<GROUPS - 2>();
     __syncthreads();
     delta_take(even, ring[0].k[0], l.part);
     delta_read(p, even, mk);
-    delta_qk<Q, TOKENS>(qk_next, ring[0].q[0], ring[0].k[0]);
+    delta_qk<Q, TOKENS>(qk[0], ring[0].q[0], ring[0].k[0]);
     for (uint32_t first = 0; first < s.count; first += TOKENS) {
         uint32_t at = first / TOKENS;
         struct group<ROWS, TOKENS> *g = &ring[at % GROUPS], *behind = &ring[(at + 1) % GROUPS];
-        qk = qk_next;
 #pragma unroll 1
         for (uint32_t j = 0; j < TOKENS && first + j < s.count; j += 2) {
 #pragma unroll
@@ -93,9 +91,9 @@ DEVICE_FN void scan(struct delta_part<Q, COLS> &p, struct group<Q * DELTA_STEP, 
                     __syncthreads();
                     fetch<WHOLE>(&ring[(at + 3) % GROUPS], s, first + 3 * TOKENS, cols);
                     next = behind->k[0];
-                    delta_qk<Q, TOKENS>(qk_next, behind->q[0], behind->k[0]);
+                    delta_qk<Q, TOKENS>(qk[(at + 1) % 2], behind->q[0], behind->k[0]);
                 }
-                struct delta_token token = {g->gates[t][0], g->gates[t][1], delta_qk_of(qk, t)};
+                struct delta_token token = {g->gates[t][0], g->gates[t][1], qk[at % 2][t]};
                 float o = delta_step(p, mk, h ? odd : even, h ? even : odd, g->q[t], next, l.part,
                                      token, &g->v[t][l.col]);
                 if (out) out[(first + t) * out_stride] = o;
@@ -107,6 +105,7 @@ DEVICE_FN void scan(struct delta_part<Q, COLS> &p, struct group<Q * DELTA_STEP, 
 template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     __shared__ __align__(16) struct group<Q * DELTA_STEP, TOKENS> ring[GROUPS];
+    __shared__ float qk[WARPS_MAX][2][TOKENS]; // of each warp its own
     const struct run run = device_ptr<const struct run>(a.runs)[run_idx];
     uint32_t head = blockIdx.y, dk = a.key_dim, cols = blockDim.x / DELTA_PARTS * COLS;
     struct lane l = {threadIdx.x % DELTA_PARTS, threadIdx.x / DELTA_PARTS * COLS};
@@ -138,7 +137,7 @@ DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     delta_load<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part, run.pos == 0);
 #pragma unroll 1
     for (uint32_t i = 0; i < GROUPS - 1; i++) fetch<WHOLE>(&ring[i], s, i * TOKENS, cols);
-    scan<WHOLE>(p, ring, s, l, cols, out, value_width);
+    scan<WHOLE>(p, ring, qk[threadIdx.x / WARP], s, l, cols, out, value_width);
     if (!run.record) delta_store<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part);
 }
 

@@ -45,6 +45,19 @@ template <uint32_t COLS> DEVICE_FN bool delta_out_lane(uint32_t part) {
     return part % (DELTA_PARTS / COLS) == 0;
 }
 
+// Of a lane's columns that of delta_out_column.
+template <uint32_t COLS> DEVICE_FN float delta_mine(const float v[COLS], uint32_t part) {
+    float a[COLS];
+    uint32_t d = DELTA_PARTS / 2;
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c++) a[c] = v[c];
+#pragma unroll
+    for (uint32_t n = COLS / 2; n; n /= 2, d /= 2)
+#pragma unroll
+        for (uint32_t c = 0; c < n; c++) a[c] = part & d ? a[c + n] : a[c];
+    return a[0];
+}
+
 // The sum of column delta_out_column: lanes send each other the columns that the other one wants.
 template <uint32_t COLS> DEVICE_FN float delta_spread_sum(const float v[COLS], uint32_t part) {
     float a[COLS];
@@ -64,19 +77,15 @@ template <uint32_t COLS> DEVICE_FN float delta_spread_sum(const float v[COLS], u
     return a[0];
 }
 
-// q . k of each of TOKENS tokens, spread over a warp.
-template <uint32_t TOKENS> struct delta_qks { float v[(TOKENS * DELTA_PARTS + WARP - 1) / WARP]; };
-
-enum { DELTA_QK_TOKENS = WARP / DELTA_PARTS }; // of a word of a warp
-
-// q, k: shared, [TOKENS, 4 Q DELTA_PARTS].
+// q . k of each of TOKENS tokens, by a warp for itself. q, k: shared, [TOKENS, 4 Q DELTA_PARTS]; ret: shared, [TOKENS].
 template <uint32_t Q, uint32_t TOKENS>
-DEVICE_FN void delta_qk(struct delta_qks<TOKENS> &ret, const float *q, const float *k) {
-    constexpr uint32_t ROWS = Q * DELTA_STEP;
+DEVICE_FN void delta_qk(float *ret, const float *q, const float *k) {
+    constexpr uint32_t ROWS = Q * DELTA_STEP, EACH = WARP / DELTA_PARTS;
     uint32_t part = threadIdx.x % DELTA_PARTS;
+    __syncwarp();
 #pragma unroll
-    for (uint32_t w = 0; w < sizeof ret.v / sizeof *ret.v; w++) {
-        uint32_t t = (w * DELTA_QK_TOKENS + threadIdx.x % WARP / DELTA_PARTS) % TOKENS;
+    for (uint32_t first = 0; first < TOKENS; first += EACH) {
+        uint32_t t = first + threadIdx.x % WARP / DELTA_PARTS;
         struct delta_row<Q> a, b;
         float sum = 0;
         delta_take(a, q + t * ROWS, part);
@@ -86,17 +95,10 @@ DEVICE_FN void delta_qk(struct delta_qks<TOKENS> &ret, const float *q, const flo
 #pragma unroll
             for (uint32_t j = 0; j < DELTA_QUAD; j++)
                 sum = fmaf(delta_of(a.x[i], j), delta_of(b.x[i], j), sum);
-        ret.v[w] = delta_column_sum(sum);
+        sum = delta_column_sum(sum);
+        if (part == 0) ret[t] = sum;
     }
-}
-
-template <uint32_t TOKENS>
-DEVICE_FN float delta_qk_of(const struct delta_qks<TOKENS> &s, uint32_t t) {
-    float v = s.v[0];
-#pragma unroll
-    for (uint32_t w = 1; w < sizeof s.v / sizeof *s.v; w++)
-        v = t / DELTA_QK_TOKENS == w ? s.v[w] : v;
-    return __shfl_sync(0xffffffffu, v, t % DELTA_QK_TOKENS * DELTA_PARTS);
+    __syncwarp();
 }
 
 // The lane's part of S^T k.
@@ -125,11 +127,17 @@ DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
                            const struct delta_row<Q> &k, struct delta_row<Q> &next,
                            const float *q_row, const float *next_row, uint32_t part,
                            const struct delta_token &t, const float *v) {
-    float mq[COLS], d[COLS];
+    float mq[COLS], d[COLS], value[COLS];
     struct delta_row<Q> q;
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c += 2) {
+        float2 two = *reinterpret_cast<const float2 *>(v + c);
+        value[c] = two.x;
+        value[c + 1] = two.y;
+    }
     delta_take(q, q_row, part);
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), v[c]);
+    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), value[c]);
     delta_read(p, q, mq);
 #pragma unroll
     for (uint32_t i = 0; i < Q; i++)
@@ -138,12 +146,9 @@ DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
 #pragma unroll
             for (uint32_t j = 0; j < DELTA_QUAD; j++) p.s[i][c][j] = t.g * p.s[i][c][j];
     delta_take(next, next_row, part);
-    float sum = delta_spread_sum<COLS>(mq, part), mine = d[0];
+    float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) {
-        mine = c == delta_out_column<COLS>(part) ? d[c] : mine;
-        mk[c] = 0;
-    }
+    for (uint32_t c = 0; c < COLS; c++) mk[c] = 0;
 #pragma unroll
     for (uint32_t i = 0; i < Q; i++)
 #pragma unroll
