@@ -7,7 +7,7 @@
 #include "kernels/delta/conv.cuh"
 #include "kernels/delta/delta_commit.h"
 
-enum { AHEAD = 4 }; // rows asked for at once
+enum { AHEAD = 2 }; // rows asked for at once
 
 // Rows t .. end - 1 of a run.
 DEVICE_FN void conv_strip(const struct conv_quad &c, const struct conv_source &s, float *y,
@@ -31,7 +31,7 @@ DEVICE_FN void conv_strip(const struct conv_quad &c, const struct conv_source &s
     }
 }
 
-extern "C" __global__ void conv(const struct conv_args a) {
+extern "C" __global__ void __launch_bounds__(128, 8) conv(const struct conv_args a) {
     uint32_t quad = blockIdx.x * blockDim.x + threadIdx.x, n = a.channels;
     uint32_t strip = (a.rows.count + gridDim.y - 1) / gridDim.y, row = blockIdx.y * strip;
     uint32_t end = row + strip < a.rows.count ? row + strip : a.rows.count;

@@ -25,9 +25,10 @@ void delta_commit_plan(const struct delta_commit_args *a, const struct cuda_arch
     delta_scan_plan(&a->scan, arch, w, &scan);
     conv_store_plan(&a->conv, arch, w, &conv);
     add_layers(ret, &scan,
-               rows == 64    ? "delta_commit_64"
-               : rows == 128 ? "delta_commit_128"
-                             : "delta_commit_256",
+               a->scan.key_dim == 128 ? "delta_commit_128"
+               : rows == 64           ? "delta_commit_up_to_64"
+               : rows == 128          ? "delta_commit_up_to_128"
+                                      : "delta_commit_up_to_256",
                a);
     add_layers(ret, &conv, "delta_commit_conv", a);
 }

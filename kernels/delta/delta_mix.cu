@@ -1,39 +1,43 @@
-/* delta_mix: see delta_mix.h; for few rows a run. A block is a run and a value head, with all of its state in registers, a warp 16 columns; it
- * makes the queries and keys of its key head itself, as the other blocks of that head do. MIX_ROWS rows at a time go through three passes:
- * warps 0 to 5 convolve and norm, two for each of queries, keys and values, warp 6 makes the gates; all scan; a warp a row norms the outcome.
- * The last block of a key head to have read its inputs' state replaces it.
+/* delta_mix: see delta_mix.h; for few rows a run. A block, or a pair of them as a cluster, is a run and a value head, with all of its state
+ * in registers, a warp 16 columns; it makes the queries and keys of its key head itself, as the others of that head do. MIX_ROWS rows at a time
+ * go through three passes: three warps convolve and norm queries, keys and values, while the last one makes the gates; all but that one scan;
+ * a warp a row norms the outcome. The last block of a key head to have read the convolution's state replaces it.
  *
  * delta_record: the record alone, for rows that go through the single operations.
  *
  * Order   as conv.cu, delta_norm.cu, delta_gates.cu, delta_scan.cuh and gated_norm.cu.
  * Equals  delta_mix_ref.c, bit for bit.
- * Cost    a run: the state read and written once, 8 NV DK DV bytes: 1.5 us for 48 heads of 128 x 128 at 4.2 TB/s; one stream has 48 blocks, so
- *         its state passes through as many multiprocessors. */
+ * Cost    a run: the state read and written once, 8 NV DK DV bytes: 1.5 us for 48 heads of 128 x 128 at 4.2 TB/s; then the latency of three
+ *         passes, and of delta_scan's step for each row. */
 #include "kernels/cuda/runs.cuh"
 #include "kernels/delta/conv.cuh"
 #include "kernels/delta/delta_mix_order.h"
 #include "kernels/delta/delta_scan.cuh"
 
+#if __CUDA_ARCH__ >= 900
+#define PAIR __cluster_dims__(2, 1, 1)
+#else
+#define PAIR
+#endif
+
 enum {
     DIM = DELTA_MIX_DIM,
     MIX_ROWS = 8,
-    WARPS = DIM / DELTA_COLUMNS,
     QUADS = DIM / DELTA_STEP,
     KINDS = 3, // queries, keys, values
-    GATES_WARP = 2 * KINDS,
     LINE_FLOATS = 32,
 };
 
 struct mix_shared {
-    float x[KINDS][MIX_ROWS][DIM], o[MIX_ROWS][DIM], gates[MIX_ROWS][2];
-    uint32_t last;
+    float x[KINDS][MIX_ROWS][DIM], o[2][MIX_ROWS][DIM], gates[MIX_ROWS][2],
+        qk[DIM / DELTA_COLUMNS][MIX_ROWS];
 };
 
 // A block's place, and the run's first row.
 struct mix_place {
     struct run run;
-    uint32_t head, key_head, lane, warp;
-    bool first_of_key; // of the blocks that make the same queries and keys
+    uint32_t head, key_head, lane, warp, rank;
+    bool records; // it is the one to record its key head's queries and keys
 };
 
 DEVICE_FN uint32_t mix_channels(const struct delta_mix_args &a) {
@@ -49,11 +53,19 @@ DEVICE_FN uint32_t mix_quad(const struct delta_mix_args &a, const struct mix_pla
     return head * (DIM / 4) + p.lane;
 }
 
+DEVICE_FN void mix_taps(struct conv_quad &c, const struct delta_mix_args &a,
+                        const struct mix_place &p, uint32_t kind) {
+    uint32_t channels = mix_channels(a);
+#pragma unroll
+    for (uint32_t j = 0; j < CONV_TAPS; j++)
+        c.w[j] = quads_load(device_ptr<const float>(a.conv_w) + (uint64_t)j * channels,
+                            mix_quad(a, p, kind), channels, true);
+}
+
 DEVICE_FN float4 mix_unit(const float4 &v) { // delta_norm.cu
     float4 s = {0, 0, 0, 0};
     quads_square(s, v);
-    float factor = 1.0f / sqrtf(device_warp_sum(quads_sum(s)) + 1e-6f);
-    return quads_scale(v, factor);
+    return quads_scale(v, 1.0f / sqrtf(device_warp_sum(quads_sum(s)) + 1e-6f));
 }
 
 DEVICE_FN void mix_record(devptr rec, uint64_t row, uint32_t channels, uint32_t quad,
@@ -61,21 +73,30 @@ DEVICE_FN void mix_record(devptr rec, uint64_t row, uint32_t channels, uint32_t 
     reinterpret_cast<float4 *>(device_ptr<float>(rec) + row * channels)[quad] = v;
 }
 
-// One row of one kind, by a warp.
-DEVICE_FN void mix_input(const struct delta_mix_args &a, const struct mix_place &p,
-                         const struct conv_source &s, const struct conv_quad &c, uint32_t kind,
-                         uint32_t t, float *to) {
+// Rows t .. t + rows - 1 of one kind, by a warp; each row is asked for two ahead.
+DEVICE_FN void mix_inputs(const struct delta_mix_args &a, const struct mix_place &p,
+                          const struct conv_source &s, const struct conv_quad &c, uint32_t kind,
+                          uint32_t t, uint32_t rows, float (*to)[DIM]) {
     uint32_t quad = mix_quad(a, p, kind);
-    float4 x[CONV_TAPS];
+    bool records = p.run.record && p.rank == 0 && (kind == 2 || p.records);
+    float4 x[CONV_TAPS + 2], v;
 #pragma unroll
     for (uint32_t j = 0; j < CONV_TAPS; j++) x[j] = conv_input(s, t, CONV_BEFORE - j, quad);
-    float4 v = conv_row(c, x);
-    if (kind < 2) v = mix_unit(v);
-    if (kind == 0) v = quads_scale(v, a.q_scale);
-    reinterpret_cast<float4 *>(to)[p.lane] = v;
-    if (!p.run.record || (kind < 2 && !p.first_of_key)) return;
-    mix_record(a.rec_m, p.run.record - 1 + t, s.channels, quad, x[CONV_BEFORE]);
-    mix_record(a.rec_qkv, p.run.record - 1 + t, s.channels, quad, v);
+    x[CONV_TAPS] = rows > 1 ? conv_input(s, t + 1, 0, quad) : x[0];
+#pragma unroll 1
+    for (uint32_t r = 0; r < rows; r++) {
+        if (r + 2 < rows) x[CONV_TAPS + 1] = conv_input(s, t + r + 2, 0, quad);
+        v = conv_row(c, x);
+        if (kind < 2) v = mix_unit(v);
+        if (kind == 0) v = quads_scale(v, a.q_scale);
+        reinterpret_cast<float4 *>(to[r])[p.lane] = v;
+        if (records) {
+            mix_record(a.rec_m, p.run.record - 1 + t + r, s.channels, quad, x[CONV_BEFORE]);
+            mix_record(a.rec_qkv, p.run.record - 1 + t + r, s.channels, quad, v);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j <= CONV_TAPS; j++) x[j] = x[j + 1];
+    }
 }
 
 // Decay and strength of row t, by a thread (delta_gates.cu).
@@ -85,7 +106,7 @@ DEVICE_FN void mix_gates(const struct delta_mix_args &a, const struct mix_place 
     float x = device_ptr<const float>(a.a)[at], b = device_ptr<const float>(a.b)[at];
     to[0] = arith_exp(neg_a * arith_softplus(x + bias));
     to[1] = arith_sigmoid(b);
-    if (!p.run.record) return;
+    if (!p.run.record || p.rank) return;
     float *rec =
         device_ptr<float>(a.rec_gates) + (uint64_t)(p.run.record - 1 + t) * 2 * a.value_heads;
     rec[p.head] = to[0];
@@ -110,93 +131,136 @@ DEVICE_FN float4 mix_gate_row(const struct delta_mix_args &a, const struct mix_p
     return reinterpret_cast<const float4 *>(z)[p.lane];
 }
 
-// Asks for the lines of the head's state.
-DEVICE_FN void mix_prefetch(const float *state) {
-    for (uint32_t i = threadIdx.x; i < DIM * DIM / LINE_FLOATS; i += blockDim.x)
+// Asks for the lines of the block's state.
+DEVICE_FN void mix_prefetch(const float *state, uint32_t count) {
+    for (uint32_t i = threadIdx.x; i < count / LINE_FLOATS; i += blockDim.x)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(state + i * LINE_FLOATS));
 }
 
-// The state of the convolution's inputs: of the values by this block, of queries and keys by the last that has read them.
+/* The state of the convolution's inputs, by a warp of a block that has read it: the last block to come of all that read a key head's queries and
+ * keys replaces these and the values of its heads. */
 DEVICE_FN void mix_keep(const struct delta_mix_args &a, const struct mix_place &p,
-                        const struct conv_source &s, float *state, bool last) {
-    if (p.warp == 2) conv_keep(s, state, p.run.count, mix_quad(a, p, 2), a.stale);
-    if (p.warp < 2 && last) conv_keep(s, state, p.run.count, mix_quad(a, p, p.warp), a.stale);
+                        const struct conv_source &s, float *state, uint32_t *counter,
+                        uint32_t blocks) {
+    uint32_t last = 0, group = a.value_heads / a.key_heads;
+    if (p.lane == 0) {
+        __threadfence();
+        last = atomicAdd(counter, 1) + 1 == blocks;
+        if (last) *counter = 0;
+        __threadfence();
+    }
+    if (!__shfl_sync(0xffffffffu, last, 0)) return;
+    for (uint32_t i = 0; i < 2 + group; i++) {
+        uint32_t head =
+            i < 2 ? i * a.key_heads + p.key_head : 2 * a.key_heads + p.key_head * group + i - 2;
+        conv_keep(s, state, p.run.count, head * (DIM / 4) + p.lane, a.stale);
+    }
 }
 
-DEVICE_FN bool mix_arrive(uint32_t *counter, uint32_t blocks) {
-    __threadfence();
-    if (atomicAdd(counter, 1) + 1 != blocks) return false;
-    *counter = 0;
-    return true;
+// Where the other block of the pair has what this one has at p.
+DEVICE_FN float *mix_peer(float *p, uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.u64 %0, %1, %2;" : "=l"(p) : "l"(p), "r"(rank));
+#endif
+    return p;
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS *WARP)
-    delta_mix_128(const struct delta_mix_params params) {
+// A barrier of the head's blocks, in two parts where there are two.
+template <uint32_t BLOCKS> DEVICE_FN void mix_arrive() {
+#if __CUDA_ARCH__ >= 900
+    if (BLOCKS == 2) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+template <uint32_t BLOCKS> DEVICE_FN void mix_wait() {
+#if __CUDA_ARCH__ >= 900
+    if (BLOCKS == 2) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+    if (BLOCKS == 1) __syncthreads();
+}
+
+template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &params) {
+    constexpr uint32_t WARPS = DIM / DELTA_COLUMNS / BLOCKS; // that scan; one more keeps the books
     const struct delta_mix_args &a = params.a;
     __shared__ __align__(16) struct mix_shared sh;
-    uint32_t head = blockIdx.x, group = a.value_heads / a.key_heads;
+    uint32_t head = blockIdx.x / BLOCKS, group = a.value_heads / a.key_heads;
     struct mix_place p = {device_ptr<const struct run>(a.rows.runs)[blockIdx.y],
                           head,
                           head / group,
                           threadIdx.x % WARP,
                           threadIdx.x / WARP,
+                          blockIdx.x % BLOCKS,
                           head % group == 0};
-    uint32_t channels = mix_channels(a), kind = p.warp % KINDS, part = p.lane % DELTA_PARTS,
-             col = p.lane / DELTA_PARTS * 2;
+    bool scans = p.warp < WARPS;
+    uint32_t channels = mix_channels(a), part = p.lane % DELTA_PARTS;
+    uint32_t warp_col = (p.rank * WARPS + p.warp % WARPS) * DELTA_COLUMNS,
+             col = p.lane / DELTA_PARTS * DELTA_HELD;
     float *state =
         device_ptr<float>(a.state + p.run.slot * a.slot_stride) + (uint64_t)head * DIM * DIM;
+    float *columns = state + warp_col * DIM;
     float *conv_state = device_ptr<float>(a.conv_state + p.run.slot * a.slot_stride);
     struct conv_source s = {device_ptr<const float>(a.m) + (uint64_t)p.run.row * channels,
                             conv_state, channels, p.run.pos, true};
-    if (p.run.pos) mix_prefetch(state);
-    struct conv_quad c;
-#pragma unroll
-    for (uint32_t j = 0; j < CONV_TAPS; j++)
-        c.w[j] = quads_load(device_ptr<const float>(a.conv_w) + (uint64_t)j * channels,
-                            mix_quad(a, p, kind), channels, true);
+    mix_arrive<BLOCKS>(); // the other block may be written to once it runs
+    if (p.run.pos)
+        mix_prefetch(state + p.rank * WARPS * DELTA_COLUMNS * DIM, WARPS * DELTA_COLUMNS * DIM);
+    struct conv_quad taps;
+    if (p.warp < KINDS) mix_taps(taps, a, p, p.warp);
     float4 w = reinterpret_cast<const float4 *>(device_ptr<const float>(a.norm_w))[p.lane];
     float neg_a = device_ptr<const float>(a.neg_a)[head],
           bias = device_ptr<const float>(a.dt_bias)[head];
     device_wait_prior();
     device_let_next();
-    struct delta_part<QUADS, 2> st;
-    float *columns = state + p.warp * DELTA_COLUMNS * DIM;
-    delta_load(st, columns, DIM, col, part, p.run.pos == 0);
+    struct delta_part<QUADS, DELTA_HELD> st;
+    if (scans) delta_load<QUADS, DELTA_HELD, true>(st, columns, DIM, col, part, p.run.pos == 0);
     for (uint32_t first = 0; first < p.run.count; first += MIX_ROWS) {
         uint32_t rows = p.run.count - first < MIX_ROWS ? p.run.count - first : MIX_ROWS;
-        float4 z = p.warp < rows ? mix_gate_row(a, p, first + p.warp) : w;
-        if (p.warp < GATES_WARP)
-            for (uint32_t r = p.warp / KINDS; r < rows; r += 2)
-                mix_input(a, p, s, c, kind, first + r, sh.x[kind][r]);
-        else if (p.warp == GATES_WARP && p.lane < rows)
-            mix_gates(a, p, neg_a, bias, first + p.lane, sh.gates[p.lane]);
+        uint32_t mine = p.warp * BLOCKS + p.rank; // the row that this warp norms
+        float4 z = mine < rows ? mix_gate_row(a, p, first + mine) : w;
+        if (!scans && p.lane < rows) mix_gates(a, p, neg_a, bias, first + p.lane, sh.gates[p.lane]);
+        if (p.warp < KINDS) mix_inputs(a, p, s, taps, p.warp, first, rows, sh.x[p.warp]);
         __syncthreads();
-        if (first == 0 && threadIdx.x == 0 && !p.run.record)
-            sh.last = mix_arrive(device_ptr<uint32_t>(params.counters) + blockIdx.y * a.key_heads +
-                                     p.key_head,
-                                 group);
-        struct delta_row<QUADS> k, next;
-        float mk[2], qk = delta_qk<QUADS>(sh.x[0][p.lane / DELTA_PARTS],
-                                          sh.x[1][p.lane / DELTA_PARTS], part);
-        delta_take(k, sh.x[1][0], part);
-        delta_read(st, k, mk);
+        float(*o)[DIM] = sh.o[first / MIX_ROWS % 2]; // the other half may still be read
+        if (first == 0 && BLOCKS == 2) mix_wait<BLOCKS>();
+        if (scans) {
+            struct delta_row<QUADS> k, next;
+            float mk[DELTA_HELD];
+            delta_qk<QUADS, MIX_ROWS>(sh.qk[p.warp], sh.x[0][0], sh.x[1][0]);
+            delta_take(k, sh.x[1][0], part);
+            delta_read(st, k, mk);
 #pragma unroll 1
-        for (uint32_t r = 0; r < rows; r++) {
-            struct delta_token t = {sh.gates[r][0], sh.gates[r][1],
-                                    __shfl_sync(0xffffffffu, qk, r * DELTA_PARTS)};
-            const float *at = &sh.x[2][r][p.warp * DELTA_COLUMNS + col];
-            float v[2] = {at[0], at[1]}, o[2];
-            delta_step(st, mk, k, next, sh.x[0][r], sh.x[1][(r + 1) % MIX_ROWS], part, t, v, o);
-            if (part == 0)
-                *reinterpret_cast<float2 *>(&sh.o[r][p.warp * DELTA_COLUMNS + col]) = {o[0], o[1]};
-            k = next;
+            for (uint32_t r = 0; r < rows; r++) {
+                struct delta_token t = {sh.gates[r][0], sh.gates[r][1], sh.qk[p.warp][r]};
+                float y = delta_step(st, mk, k, next, sh.x[0][r], sh.x[1][(r + 1) % MIX_ROWS], part,
+                                     t, &sh.x[2][r][warp_col + col]);
+                float *to = &o[r][warp_col + col + delta_out_column<DELTA_HELD>(part)];
+                if (BLOCKS == 2) to = mix_peer(to, r % 2);
+                if (delta_out_lane<DELTA_HELD>(part)) *to = y;
+                k = next;
+            }
         }
-        __syncthreads();
-        if (p.warp < rows) mix_outcome(a, p, first + p.warp, sh.o[p.warp], z, w);
+        mix_arrive<BLOCKS>();
+        if (!scans && first == 0 && !p.run.record)
+            mix_keep(a, p, s, conv_state,
+                     device_ptr<uint32_t>(params.counters) + blockIdx.y * a.key_heads + p.key_head,
+                     group * BLOCKS);
+        mix_wait<BLOCKS>();
+        if (scans && mine < rows) mix_outcome(a, p, first + mine, o[mine], z, w);
     }
-    if (p.run.record) return;
-    delta_store(st, columns, DIM, col, part);
-    mix_keep(a, p, s, conv_state, sh.last);
+    if (scans && !p.run.record) delta_store<QUADS, DELTA_HELD, true>(st, columns, DIM, col, part);
+}
+
+extern "C" __global__ void __launch_bounds__(DELTA_MIX_THREADS(1))
+    delta_mix_128(const struct delta_mix_params params) {
+    mix<1>(params);
+}
+
+// From sm_90 on: half a head a block.
+extern "C" __global__ void PAIR __launch_bounds__(DELTA_MIX_THREADS(2))
+    delta_mix_128_pair(const struct delta_mix_params params) {
+#if __CUDA_ARCH__ >= 900
+    mix<2>(params);
+#endif
 }
 
 extern "C" __global__ void delta_record(const struct delta_mix_args a) {

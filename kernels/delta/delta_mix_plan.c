@@ -12,7 +12,6 @@
 
 enum {
     ROWS_EACH = 16, // rows a run, on average, up to which one launch is quicker
-    THREADS = 256,
     RECORD_THREADS = 256,
 };
 
@@ -21,13 +20,15 @@ static bool in_one(const struct delta_mix_args *a) {
            a->rows.count <= ROWS_EACH * a->rows.runs_count;
 }
 
-static void add_one(const struct delta_mix_args *a, const struct cuda_work *w,
-                    struct launch_list *ret) {
+static void add_one(const struct delta_mix_args *a, const struct cuda_arch *arch,
+                    const struct cuda_work *w, struct launch_list *ret) {
     struct delta_mix_params p = {*a, w->counters};
-    struct launch *l = launch_add(ret, "delta_mix_128", &p, sizeof p);
-    l->grid[0] = a->value_heads;
+    uint32_t blocks = arch->sm >= 90 ? 2 : 1; // of a head: the two are a cluster
+    struct launch *l =
+        launch_add(ret, blocks == 2 ? "delta_mix_128_pair" : "delta_mix_128", &p, sizeof p);
+    l->grid[0] = a->value_heads * blocks;
     l->grid[1] = a->rows.runs_count;
-    l->block[0] = THREADS;
+    l->block[0] = DELTA_MIX_THREADS(blocks);
     l->early = true;
     ret->counters = max_u32(ret->counters, a->rows.runs_count * a->key_heads);
 }
@@ -79,7 +80,7 @@ void delta_mix_plan(const struct delta_mix_args *a, const struct cuda_arch *arch
                     const struct cuda_work *w, struct launch_list *ret) {
     if (!a->rows.count) return;
     if (in_one(a)) {
-        add_one(a, w, ret);
+        add_one(a, arch, w, ret);
         return;
     }
     add_inputs(a, arch, w, ret);

@@ -23,15 +23,14 @@ struct source {
 };
 
 // Copies the tokens of a group that the run has; ends a group of copies in any case.
-template <uint32_t ROWS, uint32_t TOKENS>
+template <bool WHOLE, uint32_t ROWS, uint32_t TOKENS>
 DEVICE_FN void fetch(struct group<ROWS, TOKENS> *to, const struct source &s, uint32_t first,
                      uint32_t cols) {
     for (uint32_t i = threadIdx.x; i < TOKENS * 2; i += blockDim.x)
         if (first + i / 2 < s.count)
             delta_copy_4(&to->gates[i / 2][i % 2],
                          s.g + (first + i / 2) * s.gates_stride + i % 2 * s.value_heads);
-    if (s.key_dim == ROWS) {
-#pragma unroll 4
+    if (WHOLE) {
         for (uint32_t i = threadIdx.x; i < TOKENS * ROWS / 4; i += blockDim.x) {
             uint32_t t = i / (ROWS / 4), d = i % (ROWS / 4) * 4;
             if (first + t >= s.count) break;
@@ -62,64 +61,51 @@ struct lane {
     uint32_t part, col; // col: its first among the block's
 };
 
-template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
+// out: of the lane's column; NULL where it writes none.
+template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan(struct delta_part<Q, COLS> &p, struct group<Q * DELTA_STEP, TOKENS> *ring,
-                    const struct source &s, const struct lane &l, uint32_t cols, float *out,
-                    uint64_t out_stride) {
+                    float (*qk)[TOKENS], const struct source &s, const struct lane &l,
+                    uint32_t cols, float *out, uint64_t out_stride) {
     constexpr uint32_t ROWS = Q * DELTA_STEP;
     struct delta_row<Q> even, odd;
-    float mk[COLS], qk, qk_next;
-    uint32_t token_of_lane = threadIdx.x % WARP / DELTA_PARTS % TOKENS;
+    float mk[COLS];
     delta_copies_wait<GROUPS - 2>();
     __syncthreads();
     delta_take(even, ring[0].k[0], l.part);
     delta_read(p, even, mk);
-    qk_next = delta_qk<Q>(ring[0].q[token_of_lane], ring[0].k[token_of_lane], l.part);
+    delta_qk<Q, TOKENS>(qk[0], ring[0].q[0], ring[0].k[0]);
     for (uint32_t first = 0; first < s.count; first += TOKENS) {
         uint32_t at = first / TOKENS;
         struct group<ROWS, TOKENS> *g = &ring[at % GROUPS], *behind = &ring[(at + 1) % GROUPS];
-        qk = qk_next;
 #pragma unroll 1
         for (uint32_t j = 0; j < TOKENS && first + j < s.count; j += 2) {
 #pragma unroll
             for (uint32_t h = 0; h < 2; h++) {
-                const float *next = g->k[j + 1];
-                if (h == 1) {
-                    if (first + j + 1 >= s.count) break;
-                    next = g->k[(j + 2) % TOKENS];
-                    if (j + 2 ==
-                        TOKENS) { // the next group is there, and all warps have left the one before this
-                        delta_copies_wait<GROUPS - 3>();
-                        __syncthreads();
-                        fetch(&ring[(at + 3) % GROUPS], s, first + 3 * TOKENS, cols);
-                        next = behind->k[0];
-                        qk_next =
-                            delta_qk<Q>(behind->q[token_of_lane], behind->k[token_of_lane], l.part);
-                    }
-                }
                 uint32_t t = j + h;
-                struct delta_token token = {g->gates[t][0], g->gates[t][1],
-                                            __shfl_sync(0xffffffffu, qk, t * DELTA_PARTS)};
-                float v[COLS], o[COLS];
-#pragma unroll
-                for (uint32_t c = 0; c < COLS; c++) v[c] = g->v[t][l.col + c];
-                delta_step(p, mk, h ? odd : even, h ? even : odd, g->q[t], next, l.part, token, v,
-                           o);
-                if (out && l.part == 0) {
-                    float *to = out + (first + t) * out_stride;
-                    if (COLS == 2)
-                        *reinterpret_cast<float2 *>(to) = {o[0], o[COLS - 1]};
-                    else
-                        to[0] = o[0];
+                const float *next = g->k[(t + 1) % TOKENS];
+                if (h == 1 && first + t >= s.count) break;
+                if (h == 1 &&
+                    t + 1 ==
+                        TOKENS) { // the next group is there, and all warps have left the one before this
+                    delta_copies_wait<GROUPS - 3>();
+                    __syncthreads();
+                    fetch<WHOLE>(&ring[(at + 3) % GROUPS], s, first + 3 * TOKENS, cols);
+                    next = behind->k[0];
+                    delta_qk<Q, TOKENS>(qk[(at + 1) % 2], behind->q[0], behind->k[0]);
                 }
+                struct delta_token token = {g->gates[t][0], g->gates[t][1], qk[at % 2][t]};
+                float o = delta_step(p, mk, h ? odd : even, h ? even : odd, g->q[t], next, l.part,
+                                     token, &g->v[t][l.col]);
+                if (out) out[(first + t) * out_stride] = o;
             }
         }
     }
 }
 
-template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
+template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     __shared__ __align__(16) struct group<Q * DELTA_STEP, TOKENS> ring[GROUPS];
+    __shared__ float qk[WARPS_MAX][2][TOKENS]; // of each warp its own
     const struct run run = device_ptr<const struct run>(a.runs)[run_idx];
     uint32_t head = blockIdx.y, dk = a.key_dim, cols = blockDim.x / DELTA_PARTS * COLS;
     struct lane l = {threadIdx.x % DELTA_PARTS, threadIdx.x / DELTA_PARTS * COLS};
@@ -141,51 +127,66 @@ DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
                        a.value_heads};
     float *group = device_ptr<float>(a.state + run.slot * a.slot_stride) +
                    (value_at + l.col) / DELTA_COLUMNS * DELTA_COLUMNS * dk;
-    float *out =
-        a.out ? device_ptr<float>(a.out) + run.row * value_width + value_at + l.col : nullptr;
+    float *out = nullptr;
+    if (a.out && delta_out_lane<COLS>(l.part))
+        out = device_ptr<float>(a.out) + run.row * value_width + value_at + l.col +
+              delta_out_column<COLS>(l.part);
     device_wait_prior();
     device_let_next();
     struct delta_part<Q, COLS> p;
-    delta_load(p, group, dk, l.col % DELTA_COLUMNS, l.part, run.pos == 0);
-    for (uint32_t i = 0; i < GROUPS - 1; i++) fetch(&ring[i], s, i * TOKENS, cols);
-    scan(p, ring, s, l, cols, out, value_width);
-    if (!run.record) delta_store(p, group, dk, l.col % DELTA_COLUMNS, l.part);
+    delta_load<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part, run.pos == 0);
+#pragma unroll 1
+    for (uint32_t i = 0; i < GROUPS - 1; i++) fetch<WHOLE>(&ring[i], s, i * TOKENS, cols);
+    scan<WHOLE>(p, ring, qk[threadIdx.x / WARP], s, l, cols, out, value_width);
+    if (!run.record) delta_store<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part);
 }
 
 // A layer's, of the arguments of all: run and layer are in z.
-template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
+template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan_layer(const struct delta_commit_args &c) {
     struct delta_scan_args a = c.scan;
     uint32_t layer = blockIdx.z / a.runs_count;
     a.state += layer * c.layer_bytes;
     a.qkv += layer * c.qkv_bytes;
     a.gates += layer * c.gates_bytes;
-    scan_block<Q, COLS, TOKENS>(a, blockIdx.z % a.runs_count);
-}
-
-extern "C" __global__ void __launch_bounds__(128) delta_scan_64(const struct delta_scan_args a) {
-    scan_block<4, 2, 8>(a, blockIdx.z);
-}
-
-extern "C" __global__ void __launch_bounds__(128)
-    delta_commit_64(const struct delta_commit_args a) {
-    scan_layer<4, 2, 8>(a);
+    scan_block<WHOLE, Q, COLS, TOKENS>(a, blockIdx.z % a.runs_count);
 }
 
 extern "C" __global__ void __launch_bounds__(128) delta_scan_128(const struct delta_scan_args a) {
-    scan_block<8, 2, 8>(a, blockIdx.z);
+    scan_block<true, 4, 4, 8>(a, blockIdx.z);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
     delta_commit_128(const struct delta_commit_args a) {
-    scan_layer<8, 2, 8>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(128) delta_scan_256(const struct delta_scan_args a) {
-    scan_block<16, 1, 4>(a, blockIdx.z);
+    scan_layer<true, 4, 4, 8>(a);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    delta_commit_256(const struct delta_commit_args a) {
-    scan_layer<16, 1, 4>(a);
+    delta_scan_up_to_64(const struct delta_scan_args a) {
+    scan_block<false, 2, 4, 8>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_up_to_64(const struct delta_commit_args a) {
+    scan_layer<false, 2, 4, 8>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_scan_up_to_128(const struct delta_scan_args a) {
+    scan_block<false, 4, 4, 8>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_up_to_128(const struct delta_commit_args a) {
+    scan_layer<false, 4, 4, 8>(a);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_scan_up_to_256(const struct delta_scan_args a) {
+    scan_block<false, 8, 2, 4>(a, blockIdx.z);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    delta_commit_up_to_256(const struct delta_commit_args a) {
+    scan_layer<false, 8, 2, 4>(a);
 }

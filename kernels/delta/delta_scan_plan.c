@@ -23,9 +23,10 @@ void delta_scan_plan(const struct delta_scan_args *a, const struct cuda_arch *ar
     uint32_t cols = rows == DELTA_KEY_DIM_MAX ? DELTA_COLUMNS / 2 : DELTA_COLUMNS; // of a warp
     uint32_t warps = warps_of(a->value_dim / cols);
     struct launch *l = launch_add(ret,
-                                  rows == 64    ? "delta_scan_64"
-                                  : rows == 128 ? "delta_scan_128"
-                                                : "delta_scan_256",
+                                  a->key_dim == 128 ? "delta_scan_128"
+                                  : rows == 64      ? "delta_scan_up_to_64"
+                                  : rows == 128     ? "delta_scan_up_to_128"
+                                                    : "delta_scan_up_to_256",
                                   a, sizeof *a);
     l->grid[0] = a->value_dim / cols / warps;
     l->grid[1] = a->value_heads;

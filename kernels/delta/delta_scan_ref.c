@@ -3,6 +3,7 @@
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/delta_scan_order.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -12,8 +13,14 @@ struct token {
     float *out; // NULL: not wanted
 };
 
-static float parts_sum(const float p[DELTA_PARTS]) {
-    return (p[0] + p[1]) + (p[2] + p[3]);
+// Parts that differ in bit 1 of their numbers, then in bit 2, .., as delta_column_sum; or from the top, as delta_spread_sum.
+static float parts_sum(const float p[DELTA_PARTS], bool from_top) {
+    float s[DELTA_PARTS];
+    memcpy(s, p, sizeof s);
+    for (uint32_t n = DELTA_PARTS / 2; n; n /= 2)
+        for (uint32_t i = 0; i < n; i++)
+            s[i] = from_top ? s[i] + s[i + n] : s[2 * i] + s[2 * i + 1];
+    return s[0];
 }
 
 // s: the column, [rows].
@@ -25,9 +32,9 @@ static void step(float *s, const struct token *t, uint32_t rows) {
         mq[p] = fmaf(s[i], t->q[i], mq[p]);
         qk[p] = fmaf(t->q[i], t->k[i], qk[p]);
     }
-    float d = t->b * fmaf(-t->g, parts_sum(mk), t->v);
+    float d = t->b * fmaf(-t->g, parts_sum(mk, false), t->v);
     for (uint32_t i = 0; i < rows; i++) s[i] = fmaf(t->k[i], d, t->g * s[i]);
-    if (t->out) *t->out = fmaf(parts_sum(qk), d, t->g * parts_sum(mq));
+    if (t->out) *t->out = fmaf(parts_sum(qk, false), d, t->g * parts_sum(mq, true));
 }
 
 static void take_token(struct token *t, const struct delta_scan_args *a, uint32_t row,

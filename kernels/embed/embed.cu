@@ -4,27 +4,25 @@
 #include "kernels/cuda/quads.cuh"
 #include "kernels/embed/embed.h"
 
-enum { AHEAD = 3 };
+enum { AHEAD = 5 };
 
-// Eight 16-bit values at a time.
-DEVICE_FN void embed_eights(const uint4 *from, float4 *x, uint32_t count, bool bf16) {
+// Four 16-bit values at a time.
+DEVICE_FN void embed_quads(const uint2 *from, float4 *x, uint32_t count, bool bf16) {
     for (uint32_t d = threadIdx.x; d < count; d += blockDim.x * AHEAD) {
-        uint4 v[AHEAD];
+        uint2 v[AHEAD];
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++)
             if (d + i * blockDim.x < count) v[i] = from[d + i * blockDim.x];
 #pragma unroll
         for (uint32_t i = 0; i < AHEAD; i++) {
+            uint16_t h[4] = {(uint16_t)v[i].x, (uint16_t)(v[i].x >> 16), (uint16_t)v[i].y,
+                             (uint16_t)(v[i].y >> 16)};
+            float f[4];
             if (d + i * blockDim.x >= count) break;
-            uint32_t w[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
-            float f[8];
 #pragma unroll
-            for (uint32_t k = 0; k < 8; k++) {
-                uint16_t h = (uint16_t)(w[k / 2] >> (k % 2 * 16));
-                f[k] = bf16 ? arith_from_bf16(h) : arith_from_f16(h);
-            }
-            x[2 * (d + i * blockDim.x)] = {f[0], f[1], f[2], f[3]};
-            x[2 * (d + i * blockDim.x) + 1] = {f[4], f[5], f[6], f[7]};
+            for (uint32_t k = 0; k < 4; k++)
+                f[k] = bf16 ? arith_from_bf16(h[k]) : arith_from_f16(h[k]);
+            x[d + i * blockDim.x] = {f[0], f[1], f[2], f[3]};
         }
     }
 }
@@ -36,10 +34,10 @@ extern "C" __global__ void embed(const struct embed_args a) {
     uint64_t first = (uint64_t)device_ptr<const uint32_t>(a.ids)[t] * dim;
     float *x = device_ptr<float>(a.x) + (uint64_t)t * dim;
     const uint16_t *halves = device_ptr<const uint16_t>(a.table.data) + first;
-    if (a.table.dtype != DTYPE_F32 && dim % 8 == 0 && quads_whole(halves, dim) &&
-        quads_whole(x, dim)) {
-        embed_eights(reinterpret_cast<const uint4 *>(halves), reinterpret_cast<float4 *>(x),
-                     dim / 8, a.table.dtype == DTYPE_BF16);
+    if (a.table.dtype != DTYPE_F32 && quads_whole(x, dim) &&
+        reinterpret_cast<uintptr_t>(halves) % 8 == 0) {
+        embed_quads(reinterpret_cast<const uint2 *>(halves), reinterpret_cast<float4 *>(x), dim / 4,
+                    a.table.dtype == DTYPE_BF16);
         return;
     }
     for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x)

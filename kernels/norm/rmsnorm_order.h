@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-enum { RMSNORM_KEEP = 2, RMSNORM_THREADS_MAX = 640 };
+enum { RMSNORM_KEEP = 4, RMSNORM_THREADS_MAX = 320 };
 
 // Threads of a row: RMSNORM_KEEP quads of it each, where that is no more than the most.
 static inline uint32_t rmsnorm_threads(uint32_t dim) {
