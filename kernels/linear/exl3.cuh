@@ -104,6 +104,32 @@ DEVICE_FN void exl3_lane_load(const char *mine, struct exl3_lane<HALF_BITS> &ret
     }
 }
 
+// The same, from shared memory.
+template <int HALF_BITS>
+DEVICE_FN void exl3_lane_take(const char *mine, struct exl3_lane<HALF_BITS> &ret) {
+    if (HALF_BITS % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 8; i++) {
+            uint4 v = reinterpret_cast<const uint4 *>(mine)[i];
+            ret.words[1 + 4 * i] = v.x;
+            ret.words[2 + 4 * i] = v.y;
+            ret.words[3 + 4 * i] = v.z;
+            ret.words[4 + 4 * i] = v.w;
+        }
+    } else if (HALF_BITS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 4; i++) {
+            uint2 v = reinterpret_cast<const uint2 *>(mine)[i];
+            ret.words[1 + 2 * i] = v.x;
+            ret.words[2 + 2 * i] = v.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 2; i++)
+            ret.words[1 + i] = reinterpret_cast<const uint32_t *>(mine)[i];
+    }
+}
+
 // The word before the lane's own. All lanes of the warp, lane 4 g + c having symbols 32 g .. of tile c.
 template <int HALF_BITS> DEVICE_FN void exl3_lane_before(struct exl3_lane<HALF_BITS> &l) {
     l.words[0] = __shfl_sync(0xffffffffu, l.words[HALF_BITS / 2], threadIdx.x + WARP - 4);

@@ -25,6 +25,7 @@ static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
 // The EXL3 parts of a call.
 struct exl3_sizes {
     uint32_t parts, cols, blocks; // blocks: of 128 outputs
+    uint32_t half_bits_max;
 };
 
 static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
@@ -34,6 +35,7 @@ static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
         if (!w->exl3.half_bits) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
+        ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
         ret.parts++;
     }
     return ret;
@@ -116,7 +118,7 @@ static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
     struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
     l->grid[0] = min_u32(arch->sm_count, p->units);
     l->block[0] = EXL3_MANY_THREADS;
-    l->shared_bytes = exl3_many_shared(rows);
+    l->shared_bytes = exl3_many_shared(rows, s->half_bits_max);
     l->early = true;
     ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * rows * EXL3_BLOCK * sizeof(float);
     return true;
@@ -128,6 +130,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     if (!s.parts) return;
     struct exl3_params p = {
         .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
+    p.half_bits_max = s.half_bits_max;
     p.segments = linear_exl3_segments(s.cols);
     p.groups = linear_exl3_groups(s.cols);
     if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
