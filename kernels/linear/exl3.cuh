@@ -16,12 +16,10 @@ DEVICE_FN void exl3_rotate(float v[EXL3_LANE_CHANNELS]) {
     v[3] = b - d;
 #pragma unroll
     for (uint32_t lanes = 1; lanes < WARP; lanes *= 2) {
-        bool upper = threadIdx.x & lanes;
+        float sign = threadIdx.x & lanes ? -1.0f : 1.0f; // the product is exact
 #pragma unroll
-        for (int i = 0; i < EXL3_LANE_CHANNELS; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, v[i], lanes);
-            v[i] = upper ? other - v[i] : v[i] + other;
-        }
+        for (int i = 0; i < EXL3_LANE_CHANNELS; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(0xffffffffu, v[i], lanes));
     }
 #pragma unroll
     for (int i = 0; i < EXL3_LANE_CHANNELS; i++) v[i] = v[i] * 0.088388347648f;

@@ -281,29 +281,70 @@ DEVICE_FN bool gather(const struct exl3_params &p, const struct work &w, uint32_
     return true;
 }
 
+// The outputs of a tile, in shared memory, for the warps that finish them; they empty the place, the others fill it.
+template <int ROWS> struct outputs {
+    float total[ROWS][EXL3_BLOCK + PAD];
+    struct tile tile;
+    bool end; // there is none
+};
+
+enum { FINISHERS = EXL3_MANY_THREADS / WARP - WARPS - 1 };
+
+DEVICE_FN void wait_emptied() {
+    asm volatile("bar.sync 3, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void tell_emptied() {
+    asm volatile("bar.arrive 3, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void wait_filled() {
+    asm volatile("bar.sync 2, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void tell_filled() {
+    asm volatile("bar.arrive 2, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
 template <int ROWS>
-DEVICE_FN void finish(const struct exl3_params &p, const struct tile &t,
-                      float (*total)[EXL3_BLOCK + PAD], const float (&sum)[ROWS / 2]) {
+DEVICE_FN void pass_on(const struct tile &t, const float (&sum)[ROWS / 2],
+                       struct outputs<ROWS> *out) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
-    const struct linear_part &part = p.a.parts[t.part];
-    sync_warps(); // the tile before has been read
+    wait_emptied();
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            total[i * 8 + 2 * c + j % 2][warp * LINEAR_TILE + g + j / 2 * 8] = sum[4 * i + j];
-    sync_warps();
-    for (uint32_t row = warp; row < ROWS && t.row + row < p.a.rows; row += WARPS) {
-        float4 f = *reinterpret_cast<const float4 *>(&total[row][lane * EXL3_LANE_CHANNELS]);
-        float v[EXL3_LANE_CHANNELS] = {f.x, f.y, f.z, f.w};
-        exl3_finish_row(part, v, t.block * EXL3_BLOCK,
-                        device_ptr<float>(part.y) + (uint64_t)(t.row + row) * part.w.rows);
+            out->total[i * 8 + 2 * c + j % 2][warp * LINEAR_TILE + g + j / 2 * 8] = sum[4 * i + j];
+    if (threadIdx.x == 0) {
+        out->tile = t;
+        out->end = false;
+    }
+    tell_filled();
+}
+
+template <int ROWS>
+DEVICE_FN void finish(const struct exl3_params &p, const struct outputs<ROWS> *out) {
+    uint32_t lane = threadIdx.x % WARP;
+    for (;;) {
+        tell_emptied();
+        wait_filled();
+        if (out->end) return;
+        struct tile t = out->tile;
+        const struct linear_part &part = p.a.parts[t.part];
+        for (uint32_t row = threadIdx.x / WARP - WARPS - 1; row < ROWS && t.row + row < p.a.rows;
+             row += FINISHERS) {
+            float4 f = reinterpret_cast<const float4 *>(out->total[row])[lane];
+            float v[EXL3_LANE_CHANNELS] = {f.x, f.y, f.z, f.w};
+            exl3_finish_row(part, v, t.block * EXL3_BLOCK,
+                            device_ptr<float>(part.y) + (uint64_t)(t.row + row) * part.w.rows);
+        }
     }
 }
 
 template <int ROWS>
 DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w,
-                        float (*total)[EXL3_BLOCK + PAD], uint32_t *flag) {
+                        struct outputs<ROWS> *out, uint32_t *flag) {
     struct place s = {};
     for (uint32_t u = w.from; u < w.to;) {
         uint32_t number = u / w.segments, first = u % w.segments;
@@ -322,9 +363,12 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w,
         }
         bool whole = first == 0 && end == w.segments;
         if (!first && !whole) slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, 0), sum);
-        if (whole || gather<ROWS>(p, w, number, flag, sum)) finish<ROWS>(p, t, total, sum);
+        if (whole || gather<ROWS>(p, w, number, flag, sum)) pass_on<ROWS>(t, sum, out);
         u += end - first;
     }
+    wait_emptied();
+    if (threadIdx.x == 0) out->end = true;
+    tell_filled();
 }
 
 template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
@@ -338,6 +382,8 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
                      .groups_all = cols / EXL3_GROUP,
                      .stages = shared,
                      .stage_bytes = exl3_many_stage(ROWS, p.half_bits_max)};
+    struct outputs<ROWS> *out =
+        reinterpret_cast<struct outputs<ROWS> *>(shared + STAGES * w.stage_bytes);
     w.full = copies_shared(barriers);
     w.empty = w.full + STAGES * 8;
     if (threadIdx.x < STAGES) {
@@ -352,14 +398,13 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
         device_wait_prior();
         // Rows were written by ordinary stores; copies of pieces go another way.
         asm volatile("fence.proxy.async;" ::: "memory");
+        if (threadIdx.x >= (WARPS + 1) * WARP) finish<ROWS>(p, out);
         if (threadIdx.x == WARPS * WARP) fetch<ROWS>(p, w);
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     device_wait_prior();
-    multiply<ROWS>(p, w,
-                   reinterpret_cast<float(*)[EXL3_BLOCK + PAD]>(shared + STAGES * w.stage_bytes),
-                   reinterpret_cast<uint32_t *>(barriers + 2 * STAGES * 8));
+    multiply<ROWS>(p, w, out, reinterpret_cast<uint32_t *>(barriers + 2 * STAGES * 8));
 }
 
 #else // the same work on the tensor cores of single warps

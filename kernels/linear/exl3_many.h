@@ -5,7 +5,7 @@
 
 enum {
     EXL3_MANY_WARPS = 8, // that multiply: two groups of four, 64 outputs each
-    EXL3_MANY_THREADS = (EXL3_MANY_WARPS + 4) * 32, // and a group, of which one thread fetches rows
+    EXL3_MANY_THREADS = (EXL3_MANY_WARPS + 4) * 32, // and a group: a warp fetches, three finish
     EXL3_MANY_STAGES = 6,                           // of rows
     EXL3_MANY_PAD = 4,                              // floats behind a row's outputs, for the banks
 };
@@ -22,7 +22,7 @@ ARITH_FN uint32_t exl3_many_stage(uint32_t rows, uint32_t half_bits) {
 
 ARITH_FN uint32_t exl3_many_barriers(uint32_t rows, uint32_t half_bits) {
     return EXL3_MANY_STAGES * exl3_many_stage(rows, half_bits) +
-           rows * (EXL3_BLOCK + EXL3_MANY_PAD) * 4;
+           rows * (EXL3_BLOCK + EXL3_MANY_PAD) * 4 + 32;
 }
 
 ARITH_FN uint32_t exl3_many_shared(uint32_t rows, uint32_t half_bits) {

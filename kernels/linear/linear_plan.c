@@ -11,6 +11,8 @@
 #include <assert.h>
 
 enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
+// So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
+enum { FEW_ROTATIONS = 40 };
 
 static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
     uint32_t blocks = 0, rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
@@ -54,10 +56,14 @@ static void plan_rotate(const struct exl3_sizes *s, const struct exl3_params *p,
     l->early = true;
 }
 
+// Blocks of 128 inputs that a block's rows have at a time.
+static uint32_t few_blocks(const struct exl3_sizes *s, const struct exl3_params *p) {
+    return min_u32(p->groups * p->chain, s->cols / EXL3_GROUP) / 2;
+}
+
 // Bytes of a block's shared memory, with the chain and the buffers of p.
 static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
-    uint32_t groups = min_u32(p->groups * p->chain, s->cols / EXL3_GROUP);
-    p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
+    p->rows_bytes = few_blocks(s, p) * 2 * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
     return max_u32(p->buffers * p->rows_bytes, EXL3_FEW_SHARES);
 }
@@ -93,7 +99,8 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
     if (shared > arch->shared_max) return false;
     uint32_t chunks = p->segments / p->chain;
     p->units = s->blocks * LINEAR_WARPS * chunks;
-    if (tiles > 1) plan_rotate(s, p, ret);
+    p->rotates = few_blocks(s, p) * p->a.rows <= FEW_ROTATIONS;
+    if (!p->rotates) plan_rotate(s, p, ret);
     p->sums = p->rotated + ret->scratch_bytes;
     ret->scratch_bytes += (uint64_t)s->blocks * EXL3_BLOCK * chunks * p->a.rows * sizeof(float);
     ret->counters = s->blocks;
