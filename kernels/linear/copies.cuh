@@ -37,10 +37,14 @@ DEVICE_FN void barrier_wait(uint32_t barrier, uint32_t parity) {
                  : "memory");
 }
 
-// One thread: a piece of memory; the barrier is told of its bytes.
-DEVICE_FN void copies_piece(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
+// One thread: bytes that the barrier is to wait for, too, and its arrival.
+DEVICE_FN void barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
+}
+
+// One thread: a piece of memory, of a multiple of sixteen bytes.
+DEVICE_FN void copies_piece(uint32_t shared, const void *from, uint32_t bytes, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
         "[%3];" ::"r"(shared),

@@ -16,12 +16,10 @@ DEVICE_FN void exl3_rotate(float v[EXL3_LANE_CHANNELS]) {
     v[3] = b - d;
 #pragma unroll
     for (uint32_t lanes = 1; lanes < WARP; lanes *= 2) {
-        bool upper = threadIdx.x & lanes;
+        float sign = threadIdx.x & lanes ? -1.0f : 1.0f; // the product is exact
 #pragma unroll
-        for (int i = 0; i < EXL3_LANE_CHANNELS; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, v[i], lanes);
-            v[i] = upper ? other - v[i] : v[i] + other;
-        }
+        for (int i = 0; i < EXL3_LANE_CHANNELS; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(0xffffffffu, v[i], lanes));
     }
 #pragma unroll
     for (int i = 0; i < EXL3_LANE_CHANNELS; i++) v[i] = v[i] * 0.088388347648f;
@@ -101,6 +99,32 @@ DEVICE_FN void exl3_lane_load(const char *mine, struct exl3_lane<HALF_BITS> &ret
 #pragma unroll
         for (int i = 0; i < HALF_BITS / 2; i++)
             ret.words[1 + i] = __ldg(reinterpret_cast<const uint32_t *>(mine) + i);
+    }
+}
+
+// The same, from shared memory.
+template <int HALF_BITS>
+DEVICE_FN void exl3_lane_take(const char *mine, struct exl3_lane<HALF_BITS> &ret) {
+    if (HALF_BITS % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 8; i++) {
+            uint4 v = reinterpret_cast<const uint4 *>(mine)[i];
+            ret.words[1 + 4 * i] = v.x;
+            ret.words[2 + 4 * i] = v.y;
+            ret.words[3 + 4 * i] = v.z;
+            ret.words[4 + 4 * i] = v.w;
+        }
+    } else if (HALF_BITS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 4; i++) {
+            uint2 v = reinterpret_cast<const uint2 *>(mine)[i];
+            ret.words[1 + 2 * i] = v.x;
+            ret.words[2 + 2 * i] = v.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < HALF_BITS / 2; i++)
+            ret.words[1 + i] = reinterpret_cast<const uint32_t *>(mine)[i];
     }
 }
 

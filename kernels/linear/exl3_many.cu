@@ -45,7 +45,9 @@ struct work {
     uint32_t from, to;         // units
     uint32_t segments, groups; // of K; of a segment
     uint32_t groups_all;
-    uint32_t rows, full, empty; // shared: stages; barriers of each
+    const char *stages;
+    uint32_t stage_bytes;
+    uint32_t full, empty; // shared: barriers of each stage
 };
 
 DEVICE_FN uint32_t groups_of(const struct work &w, uint32_t segment) {
@@ -62,22 +64,38 @@ DEVICE_FN uint32_t first_unit(const struct exl3_params &p, uint32_t block) {
     return (uint32_t)((uint64_t)p.units * block / gridDim.x);
 }
 
-// Rows
-
-template <int ROWS> DEVICE_FN void fetch_rows(const struct exl3_params &p, const struct work &w) {
+// One thread: fetches the rows and the weights of all groups, a stage each.
+template <int ROWS> DEVICE_FN void fetch(const struct exl3_params &p, const struct work &w) {
     uint32_t stage = 0, turn = 0;
     for (uint32_t u = w.from; u < w.to; u++) {
         struct tile t = tile_at<ROWS>(p, u / w.segments);
+        const struct weight &weight = p.a.parts[t.part].w;
         uint32_t segment = u % w.segments, groups = groups_of(w, segment);
-        uint32_t left = p.a.rows - t.row, bytes = (left < ROWS ? left : ROWS) * EXL3_GROUP_BYTES;
-        uint64_t group = (uint64_t)t.nth * w.groups_all + segment * w.groups;
-        const char *at =
-            device_ptr<const char>(p.rotated) + (group * p.a.rows + t.row) * EXL3_GROUP_BYTES;
+        uint32_t left = p.a.rows - t.row,
+                 row_bytes = (left < ROWS ? left : ROWS) * EXL3_GROUP_BYTES;
+        uint32_t half_bits = weight.exl3.half_bits, weight_bytes = EXL3_BLOCK * half_bits;
+        uint64_t group = segment * w.groups;
+        const char *rows =
+            device_ptr<const char>(p.rotated) +
+            ((t.nth * (uint64_t)w.groups_all + group) * p.a.rows + t.row) * EXL3_GROUP_BYTES;
+        const char *weights = device_ptr<const char>(weight.data) +
+                              group * LINEAR_GROUP * weight.rows * half_bits +
+                              (uint64_t)t.block * weight_bytes;
 #pragma unroll 1 // unrolled, ptxas 13.0 loses the upper half of an address
         for (uint32_t i = 0; i < groups; i++) {
+            uint32_t to = copies_shared(w.stages) + stage * w.stage_bytes,
+                     full = w.full + stage * 8;
             barrier_wait(w.empty + stage * 8, ~turn & 1);
-            copies_piece(w.rows + stage * ROWS * EXL3_GROUP_BYTES, at, bytes, w.full + stage * 8);
-            at += (uint64_t)p.a.rows * EXL3_GROUP_BYTES;
+            barrier_expect(full, row_bytes + LINEAR_GROUP * weight_bytes);
+            copies_piece(to, rows, row_bytes, full);
+            to += ROWS * EXL3_GROUP_BYTES;
+#pragma unroll 1
+            for (uint32_t j = 0; j < LINEAR_GROUP; j++) {
+                copies_piece(to, weights, weight_bytes, full);
+                weights += (uint64_t)weight.rows * half_bits;
+                to += exl3_many_weights(half_bits);
+            }
+            rows += (uint64_t)p.a.rows * EXL3_GROUP_BYTES;
             if (++stage == STAGES) {
                 stage = 0;
                 turn++;
@@ -88,18 +106,18 @@ template <int ROWS> DEVICE_FN void fetch_rows(const struct exl3_params &p, const
 
 // The product
 
-struct warp {
-    struct exl3_source source; // of the unit in hand
-    struct exl3_ahead ahead;   // its first words
-    uint32_t stage, turn;      // of rows: the next to take
+// A warp's place among the stages.
+struct place {
+    uint32_t stage, turn;
 };
 
-template <int ROWS>
-DEVICE_FN struct exl3_source source_of(const struct exl3_params &p, const struct work &w,
-                                       uint32_t unit) {
-    struct tile t = tile_at<ROWS>(p, unit / w.segments);
-    return exl3_source_of(p.a.parts[t.part].w, t.block * WARPS + threadIdx.x / WARP,
-                          unit % w.segments * w.groups);
+DEVICE_FN struct place next_place(const struct place &s) {
+    bool end = s.stage + 1 == STAGES;
+    return {end ? 0 : s.stage + 1, s.turn + end};
+}
+
+DEVICE_FN void wait_stage(const struct work &w, const struct place &s) {
+    barrier_wait(w.full + s.stage * 8, s.turn & 1);
 }
 
 // Of a lane, where it says so.
@@ -110,139 +128,105 @@ DEVICE_FN void arrive_if(uint32_t barrier, bool mine) {
                  : "memory");
 }
 
-// The weights of a group that a lane has loaded.
+// Where a lane's tile lies in a stage.
+template <int ROWS>
+DEVICE_FN const char *tile_of(const struct work &w, const struct place &s, uint32_t half_bits) {
+    return w.stages + s.stage * w.stage_bytes + ROWS * EXL3_GROUP_BYTES +
+           threadIdx.x % 4 * exl3_many_weights(half_bits) +
+           threadIdx.x / WARP * LINEAR_TILE * half_bits;
+}
+
+// The weights of a group.
 template <int HALF_BITS> struct decoder {
     struct exl3_lane<HALF_BITS> lane;
     struct exl3_code code;
+    template <int ROWS>
+    __device__ __forceinline__ void take(const struct work &w, const struct place &s) {
+        exl3_lane_take<HALF_BITS>(
+            tile_of<ROWS>(w, s, HALF_BITS) + threadIdx.x % WARP / 4 * 2 * HALF_BITS, lane);
+    }
+    __device__ __forceinline__ void begin() { exl3_lane_before<HALF_BITS>(lane); }
     __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
         exl3_lane_factors<HALF_BITS>(lane, code, s, ret);
     }
 };
 
-// Of any width and codebook, from memory itself.
+// Of any width and codebook, from the stage itself.
 template <> struct decoder<0> {
-    const uint32_t *tile;
+    const char *tile;
     struct exl3 q;
+    template <int ROWS>
+    __device__ __forceinline__ void take(const struct work &w, const struct place &s) {
+        tile = tile_of<ROWS>(w, s, q.half_bits);
+    }
+    __device__ __forceinline__ void begin() {}
     __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
-        exl3_factors(tile, q.half_bits, q.codebook, threadIdx.x % WARP / 4, s, ret);
+        exl3_factors(reinterpret_cast<const uint32_t *>(tile), q.half_bits, q.codebook,
+                     threadIdx.x % WARP / 4, s, ret);
     }
 };
 
-// A group: halves of it are decoded while the tensor cores have the one before. before: the stage of the group before, if any.
+// A segment, from 0. Half a group is decoded while the tensor cores have the half before it.
 template <int ROWS, int HALF_BITS>
-DEVICE_FN void multiply_group(const struct work &w, struct warp &s,
-                              const struct decoder<HALF_BITS> &d, uint32_t (&a)[2][2][4],
-                              uint32_t before, float (&sum)[ROWS / 2]) {
-    d.step(0, a[0][0]);
-    d.step(1, a[0][1]);
-    barrier_wait(w.full + s.stage * 8, s.turn & 1);
-    uint64_t b = wgmma_descriptor(w.rows + s.stage * ROWS * EXL3_GROUP_BYTES);
-    wgmma_fence();
-    wgmma_step(sum, a[0][0], b);
-    wgmma_step(sum, a[0][1], b + 2);
-    wgmma_commit();
-    wgmma_wait<1>();
-    arrive_if(before, before && threadIdx.x % WARP == 0);
-    d.step(2, a[1][0]);
-    d.step(3, a[1][1]);
-    wgmma_fence();
-    wgmma_step(sum, a[1][0], b + 4);
-    wgmma_step(sum, a[1][1], b + 6);
-    wgmma_commit();
-    wgmma_wait<1>();
-}
-
-// On to the next stage of rows; its barrier of empty ones.
-DEVICE_FN uint32_t next_stage(const struct work &w, struct warp &s) {
-    uint32_t ret = w.empty + s.stage * 8;
-    s.turn += s.stage + 1 == STAGES;
-    s.stage = s.stage + 1 == STAGES ? 0 : s.stage + 1;
-    return ret;
-}
-
-template <int ROWS> DEVICE_FN void clear(float (&sum)[ROWS / 2]) {
+DEVICE_FN void multiply_width(struct decoder<HALF_BITS> &d, const struct work &w, struct place &s,
+                              uint32_t groups, float (&sum)[ROWS / 2]) {
+    uint32_t before = 0, a[2][2][4]; // before: the barrier of the stage before, once there is one
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) sum[i] = 0;
-}
-
-// A segment whose first words are loaded; loads those of the next one on the way.
-template <int ROWS, int HALF_BITS>
-DEVICE_FN void multiply_width(const struct exl3_code &code, const struct work &w, struct warp &s,
-                              const struct exl3_source &next, uint32_t groups,
-                              float (&sum)[ROWS / 2]) {
-    struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
-    struct decoder<HALF_BITS> d;
-    exl3_ahead_get<HALF_BITS>(s.ahead, l);
-    d.code = code;
-    const char *at = s.source.at + EXL3_AHEAD * (uint64_t)s.source.step;
-    uint32_t step = s.source.step, before = 0, a[2][2][4];
-    clear<ROWS>(sum);
+    wait_stage(w, s);
+    d.template take<ROWS>(w, s);
 #pragma unroll 1
-    for (uint32_t i = 0; i < groups; i += EXL3_AHEAD) {
-        if (i + EXL3_AHEAD == groups) { // what follows is the next segment's
-            at = next.at;
-            step = next.step;
-        }
-#pragma unroll
-        for (int j = 0; j < EXL3_AHEAD; j++) {
-            exl3_lane_before<HALF_BITS>(l[j]);
-            d.lane = l[j];
-            multiply_group<ROWS, HALF_BITS>(w, s, d, a, before, sum);
-            exl3_lane_load<HALF_BITS>(at, l[j]);
-            at += step;
-            before = next_stage(w, s);
-        }
-    }
-    wgmma_wait<0>();
-    arrive_if(before, threadIdx.x % WARP == 0);
-    exl3_ahead_put<HALF_BITS>(s.ahead, l);
-}
-
-template <int ROWS>
-DEVICE_FN void multiply_any(const struct weight &weight, const struct work &w, struct warp &s,
-                            uint32_t tile, uint32_t first, uint32_t groups,
-                            float (&sum)[ROWS / 2]) {
-    struct decoder<0> d;
-    d.q = weight.exl3;
-    uint64_t words = 4ull * d.q.half_bits, row = weight.rows / LINEAR_TILE * words;
-    uint32_t before = 0, a[2][2][4];
-    clear<ROWS>(sum);
-#pragma unroll 1
-    for (uint32_t i = first; i < first + groups; i++) {
-        d.tile = device_ptr<const uint32_t>(weight.data) + tile * words +
-                 (i * LINEAR_GROUP + threadIdx.x % 4) * row;
-        multiply_group<ROWS, 0>(w, s, d, a, before, sum);
-        before = next_stage(w, s);
+    for (uint32_t i = 0; i < groups; i++) {
+        struct place next = next_place(s), ahead = i + 1 < groups ? next : s;
+        uint64_t b = wgmma_descriptor(copies_shared(w.stages) + s.stage * w.stage_bytes);
+        d.begin();
+        d.step(0, a[0][0]);
+        d.step(1, a[0][1]);
+        wgmma_fence();
+        wgmma_step(sum, a[0][0], b);
+        wgmma_step(sum, a[0][1], b + 2);
+        wgmma_commit();
+        wait_stage(w, ahead);
+        wgmma_wait<1>();
+        arrive_if(before, before && threadIdx.x % WARP == 0);
+        d.step(2, a[1][0]);
+        d.step(3, a[1][1]);
+        d.template take<ROWS>(w, ahead);
+        wgmma_fence();
+        wgmma_step(sum, a[1][0], b + 4);
+        wgmma_step(sum, a[1][1], b + 6);
+        wgmma_commit();
+        wgmma_wait<1>();
+        before = w.empty + s.stage * 8;
+        s = next;
     }
     wgmma_wait<0>();
     arrive_if(before, threadIdx.x % WARP == 0);
 }
 
-// A unit: sum becomes its segment's.
+// A segment of a part.
 template <int ROWS>
-DEVICE_FN void multiply_unit(const struct exl3_params &p, const struct work &w, struct warp &s,
-                             const struct tile &t, uint32_t unit, float (&sum)[ROWS / 2]) {
-    const struct weight &weight = p.a.parts[t.part].w;
-    struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
-    uint32_t segment = unit % w.segments, groups = groups_of(w, segment);
-    struct exl3_source next = s.source;
-    if (segment + 1 < w.segments)
-        next.at += groups * (uint64_t)next.step;
-    else if (unit + 1 < w.to)
-        next = source_of<ROWS>(p, w, unit + 1);
-    bool same = next.half_bits == s.source.half_bits;
-    struct exl3_source ahead = same ? next : s.source; // else loaded for nothing
-    switch (s.source.half_bits) {
+DEVICE_FN void multiply_segment(const struct exl3_params &p, const struct exl3 &q,
+                                const struct work &w, struct place &s, uint32_t groups,
+                                float (&sum)[ROWS / 2]) {
+    switch (q.codebook == EXL3_MUL1 ? 0 : q.half_bits) {
 #define EXL3_MANY_MULTIPLY(width)                                                                  \
-    case width: multiply_width<ROWS, width>(code, w, s, ahead, groups, sum); break;
+    case width: {                                                                                  \
+        struct decoder<width> d = {                                                                \
+            .code = exl3_code_of(q.codebook, p.masks)                                              \
+        };                                                                                         \
+        multiply_width<ROWS, width>(d, w, s, groups, sum);                                         \
+        break;                                                                                     \
+    }
         EXL3_WIDTHS(EXL3_MANY_MULTIPLY)
-    default:
-        multiply_any<ROWS>(weight, w, s, t.block * WARPS + threadIdx.x / WARP, segment * w.groups,
-                           groups, sum);
+    default: {
+        struct decoder<0> d = {
+            .q = q
+        };
+        multiply_width<ROWS, 0>(d, w, s, groups, sum);
         break;
     }
-    s.source = next;
-    if (!same) exl3_ahead_load(s.ahead, s.source);
+    }
 }
 
 // The end of a tile
@@ -297,29 +281,71 @@ DEVICE_FN bool gather(const struct exl3_params &p, const struct work &w, uint32_
     return true;
 }
 
+// The outputs of a tile, in shared memory, for the warps that finish them; they empty the place, the others fill it.
+template <int ROWS> struct outputs {
+    float total[ROWS][EXL3_BLOCK + PAD];
+    struct tile tile;
+    bool end; // there is none
+};
+
+enum { FINISHERS = EXL3_MANY_THREADS / WARP - WARPS - 1 };
+
+DEVICE_FN void wait_emptied() {
+    asm volatile("bar.sync 3, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void tell_emptied() {
+    asm volatile("bar.arrive 3, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void wait_filled() {
+    asm volatile("bar.sync 2, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
+DEVICE_FN void tell_filled() {
+    asm volatile("bar.arrive 2, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
+}
+
 template <int ROWS>
-DEVICE_FN void finish(const struct exl3_params &p, const struct tile &t,
-                      float (*total)[EXL3_BLOCK + PAD], const float (&sum)[ROWS / 2]) {
+DEVICE_FN void pass_on(const struct tile &t, const float (&sum)[ROWS / 2],
+                       struct outputs<ROWS> *out) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
-    const struct linear_part &part = p.a.parts[t.part];
-    sync_warps(); // the tile before has been read
+    wait_emptied();
 #pragma unroll
     for (int i = 0; i < ROWS / 8; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            total[i * 8 + 2 * c + j % 2][warp * LINEAR_TILE + g + j / 2 * 8] = sum[4 * i + j];
-    sync_warps();
-    for (uint32_t row = warp; row < ROWS && t.row + row < p.a.rows; row += WARPS) {
-        float4 f = *reinterpret_cast<const float4 *>(&total[row][lane * EXL3_LANE_CHANNELS]);
-        float v[EXL3_LANE_CHANNELS] = {f.x, f.y, f.z, f.w};
-        exl3_finish_row(part, v, t.block * EXL3_BLOCK,
-                        device_ptr<float>(part.y) + (uint64_t)(t.row + row) * part.w.rows);
+            out->total[i * 8 + 2 * c + j % 2][warp * LINEAR_TILE + g + j / 2 * 8] = sum[4 * i + j];
+    if (threadIdx.x == 0) {
+        out->tile = t;
+        out->end = false;
+    }
+    tell_filled();
+}
+
+template <int ROWS>
+DEVICE_FN void finish(const struct exl3_params &p, const struct outputs<ROWS> *out) {
+    uint32_t lane = threadIdx.x % WARP;
+    for (;;) {
+        tell_emptied();
+        wait_filled();
+        if (out->end) return;
+        struct tile t = out->tile;
+        const struct linear_part &part = p.a.parts[t.part];
+        for (uint32_t row = threadIdx.x / WARP - WARPS - 1; row < ROWS && t.row + row < p.a.rows;
+             row += FINISHERS) {
+            float4 f = reinterpret_cast<const float4 *>(out->total[row])[lane];
+            float v[EXL3_LANE_CHANNELS] = {f.x, f.y, f.z, f.w};
+            exl3_finish_row(part, v, t.block * EXL3_BLOCK,
+                            device_ptr<float>(part.y) + (uint64_t)(t.row + row) * part.w.rows);
+        }
     }
 }
 
 template <int ROWS>
-DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struct warp &s,
-                        float (*total)[EXL3_BLOCK + PAD], uint32_t *flag) {
+DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w,
+                        struct outputs<ROWS> *out, uint32_t *flag) {
+    struct place s = {};
     for (uint32_t u = w.from; u < w.to;) {
         uint32_t number = u / w.segments, first = u % w.segments;
         uint32_t end = w.to - u < w.segments - first ? first + w.to - u : w.segments;
@@ -327,7 +353,7 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struc
         float sum[ROWS / 2];
         float all[ROWS / 2];
         for (uint32_t segment = first; segment < end; segment++) {
-            multiply_unit<ROWS>(p, w, s, t, u + segment - first, sum);
+            multiply_segment<ROWS>(p, p.a.parts[t.part].w.exl3, w, s, groups_of(w, segment), sum);
             if (first)
                 slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, segment), sum);
             else
@@ -337,25 +363,29 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w, struc
         }
         bool whole = first == 0 && end == w.segments;
         if (!first && !whole) slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, 0), sum);
-        if (whole || gather<ROWS>(p, w, number, flag, sum)) finish<ROWS>(p, t, total, sum);
+        if (whole || gather<ROWS>(p, w, number, flag, sum)) pass_on<ROWS>(t, sum, out);
         u += end - first;
     }
+    wait_emptied();
+    if (threadIdx.x == 0) out->end = true;
+    tell_filled();
 }
 
 template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
     uint32_t cols = p.a.parts[0].w.cols;
-    char *total = shared + exl3_many_totals(ROWS);
+    char *barriers = shared + exl3_many_barriers(ROWS, p.half_bits_max);
     struct work w = {.from = first_unit(p, blockIdx.x),
                      .to = first_unit(p, blockIdx.x + 1),
                      .segments = p.segments,
                      .groups = p.groups,
                      .groups_all = cols / EXL3_GROUP,
-                     .rows = copies_shared(shared)};
-    w.full = w.rows + exl3_many_barriers(ROWS);
+                     .stages = shared,
+                     .stage_bytes = exl3_many_stage(ROWS, p.half_bits_max)};
+    struct outputs<ROWS> *out =
+        reinterpret_cast<struct outputs<ROWS> *>(shared + STAGES * w.stage_bytes);
+    w.full = copies_shared(barriers);
     w.empty = w.full + STAGES * 8;
-    uint32_t *flag =
-        reinterpret_cast<uint32_t *>(shared + exl3_many_barriers(ROWS) + 2 * STAGES * 8);
     if (threadIdx.x < STAGES) {
         barrier_init(w.full + threadIdx.x * 8, 1);
         barrier_init(w.empty + threadIdx.x * 8, WARPS);
@@ -368,15 +398,13 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
         device_wait_prior();
         // Rows were written by ordinary stores; copies of pieces go another way.
         asm volatile("fence.proxy.async;" ::: "memory");
-        if (threadIdx.x == WARPS * WARP) fetch_rows<ROWS>(p, w);
+        if (threadIdx.x >= (WARPS + 1) * WARP) finish<ROWS>(p, out);
+        if (threadIdx.x == WARPS * WARP) fetch<ROWS>(p, w);
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    struct warp s = {};
-    s.source = source_of<ROWS>(p, w, w.from);
-    exl3_ahead_load(s.ahead, s.source);
     device_wait_prior();
-    multiply<ROWS>(p, w, s, reinterpret_cast<float(*)[EXL3_BLOCK + PAD]>(total), flag);
+    multiply<ROWS>(p, w, out, reinterpret_cast<uint32_t *>(barriers + 2 * STAGES * 8));
 }
 
 #else // the same work on the tensor cores of single warps

@@ -29,5 +29,7 @@ struct exl3_params {
     uint32_t chain;            // segments that a warp adds up itself
     uint32_t buffers;          // of rows in shared memory, 1 or 2
     uint32_t rows_bytes;       // of such a buffer
+    uint32_t rotates;          // exl3_few does it itself
+    uint32_t half_bits_max;    // of the EXL3 parts
     struct exl3_masks masks;
 };

@@ -12,10 +12,13 @@
 #include <assert.h>
 
 enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
+// So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
+enum { FEW_ROTATIONS = 40 };
 
 // The EXL3 parts of a call.
 struct exl3_sizes {
     uint32_t parts, cols, blocks; // blocks: of 128 outputs
+    uint32_t half_bits_max;
 };
 
 static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
@@ -25,6 +28,7 @@ static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
         if (!w->exl3.half_bits) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
+        ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
         ret.parts++;
     }
     return ret;
@@ -43,10 +47,14 @@ static void plan_rotate(const struct exl3_sizes *s, const struct exl3_params *p,
     l->early = true;
 }
 
+// Blocks of 128 inputs that a block's rows have at a time.
+static uint32_t few_blocks(const struct exl3_sizes *s, const struct exl3_params *p) {
+    return min_u32(p->groups * p->chain, s->cols / EXL3_GROUP) / 2;
+}
+
 // Bytes of a block's shared memory, with the chain and the buffers of p.
 static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
-    uint32_t groups = min_u32(p->groups * p->chain, s->cols / EXL3_GROUP);
-    p->rows_bytes = groups * p->a.rows * EXL3_GROUP_BYTES;
+    p->rows_bytes = few_blocks(s, p) * 2 * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
     return max_u32(p->buffers * p->rows_bytes, EXL3_FEW_SHARES);
 }
@@ -82,7 +90,8 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
     if (shared > arch->shared_max) return false;
     uint32_t chunks = p->segments / p->chain;
     p->units = s->blocks * LINEAR_WARPS * chunks;
-    if (tiles > 1) plan_rotate(s, p, ret);
+    p->rotates = few_blocks(s, p) * p->a.rows <= FEW_ROTATIONS;
+    if (!p->rotates) plan_rotate(s, p, ret);
     p->sums = p->rotated + ret->scratch_bytes;
     ret->scratch_bytes += (uint64_t)s->blocks * EXL3_BLOCK * chunks * p->a.rows * sizeof(float);
     ret->counters = s->blocks;
@@ -107,7 +116,7 @@ static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
     struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
     l->grid[0] = min_u32(arch->sm_count, p->units);
     l->block[0] = EXL3_MANY_THREADS;
-    l->shared_bytes = exl3_many_shared(rows);
+    l->shared_bytes = exl3_many_shared(rows, s->half_bits_max);
     l->early = true;
     ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * rows * EXL3_BLOCK * sizeof(float);
     return true;
@@ -119,6 +128,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     if (!s.parts) return;
     struct exl3_params p = {
         .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
+    p.half_bits_max = s.half_bits_max;
     p.segments = linear_exl3_segments(s.cols);
     p.groups = linear_exl3_groups(s.cols);
     if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
