@@ -63,14 +63,6 @@ template <enum dtype D> struct few_source {
     __device__ __forceinline__ const uint16_t *row(uint32_t n) const { return parts.row(n); }
 };
 
-struct few_rows {
-    const float *x;
-    uint32_t cols;
-    bool quick;
-
-    __device__ __forceinline__ const float *row(uint32_t i) const { return x + (uint64_t)i * cols; }
-};
-
 extern __shared__ __align__(1024) unsigned char shared[];
 
 DEVICE_FN uint32_t padded_of(const struct linear_params &p) {
@@ -89,15 +81,11 @@ template <enum dtype D, int STAGES> DEVICE_FN void few(const struct linear_param
                               (uint32_t)((uint64_t)p.outputs * (at + 1) / units));
     parts_of<D> parts = {p.a};
     few_source<D> source = {parts, cols, parts.quick()};
-    few_rows rows = {device_ptr<const float>(p.a.x), cols, cols % 4 == 0 && p.a.x % 16 == 0};
     unsigned char *x =
         shared + LINEAR_FEW_WARPS * STAGES * PIECES * 16 + unit * p.a.rows * padded_of(p) * 2;
     auto fill = [&](uint32_t from, uint32_t to) {
         device_wait_prior();
-        if (p.rounded)
-            stream_rounded(x, device_ptr<const unsigned char>(p.rounded), p.a.rows, from, to);
-        else
-            stream_rows<D>(x, rows, p.a.rows, from, to, cols);
+        stream_rounded(x, device_ptr<const unsigned char>(p.rounded), p.a.rows, from, to);
     };
     stream_unit<D, PIECES, STAGES>(
         source, parts, run, p.a.rows, segments, warp % segments, 1 + unit, stream_shared(x),
@@ -140,12 +128,6 @@ template <enum dtype D, int N> struct wide_copies {
     __device__ __forceinline__ const unsigned char *rows_at(uint32_t k) const {
         return rounded + (uint64_t)(k / STREAM_SPAN) * all_rows * WIDE_LINE;
     }
-    __device__ __forceinline__ void rows_to(uint32_t stage, uint32_t k) const {
-        const unsigned char *from = rows_at(k);
-        stage += high * WIDE_LINE;
-        for (uint32_t i = threadIdx.x; i < rows * 8; i += blockDim.x)
-            stream_16(stage + i * 16, from + i * 16);
-    }
 };
 
 // Where the sums of a block of linear_wide go.
@@ -171,7 +153,7 @@ template <enum dtype D, int N, int STAGES, bool BULK = true>
 DEVICE_FN void wide(const struct linear_params &p) {
     device_let_next();
     uint32_t cols = p.a.parts[0].w.cols, padded = padded_of(p), group = threadIdx.x / WIDE_GROUP;
-    uint32_t high = blockDim.x / WIDE_GROUP * WIDE_OUTPUTS, stage_bytes = (high + N) * WIDE_LINE;
+    uint32_t high = (p.per + 7) / 8 * 8, stage_bytes = (high + N) * WIDE_LINE;
     uint32_t base = stream_shared(shared), first = blockIdx.y * p.per, row_first = blockIdx.x * N;
     uint32_t left = p.outputs - first, rows_left = p.a.rows - row_first;
     uint32_t count = left < p.per ? left : p.per, rows = rows_left < N ? rows_left : N;
@@ -197,11 +179,8 @@ DEVICE_FN void wide(const struct linear_params &p) {
     uint32_t to = from + per * span < padded ? from + per * span : padded;
     uint32_t barriers = base + STAGES * stage_bytes;
     auto copy_rows = [&](uint32_t stage, uint32_t k) {
-        if (BULK)
-            wide_rows_copy(barriers + 8 * stage, base + stage * stage_bytes + high * WIDE_LINE,
-                           copies.rows_at(k), rows * WIDE_LINE);
-        else
-            copies.rows_to(base + stage * stage_bytes, k);
+        wide_rows_copy(barriers + 8 * stage, base + stage * stage_bytes + high * WIDE_LINE,
+                       copies.rows_at(k), rows * WIDE_LINE);
     };
     wide_rows_init(barriers, STAGES);
     for (uint32_t i = 0; i < STAGES - 2; i++)
@@ -219,7 +198,7 @@ DEVICE_FN void wide(const struct linear_params &p) {
         uint32_t end = start + span < to ? start + span : to;
         for (uint32_t k = start; k < end; k += STREAM_SPAN) {
             stream_wait<STAGES - 3>();
-            if (BULK) wide_rows_wait(barriers + 8 * stage, parity);
+            wide_rows_wait(barriers + 8 * stage, parity);
             wide_fence();
             __syncthreads(); // the stage is here, and the one before last has been multiplied by all
             uint32_t at = base + stage * stage_bytes;
@@ -289,21 +268,22 @@ template <enum dtype D> DEVICE_FN void add_sums(const struct linear_params &p) {
     parts_of<D>{p.a}.store(blockIdx.y, n, v);
 }
 
-#define LINEAR_KERNEL(name, threads, call)                                                         \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const struct linear_params p) {  \
+#define LINEAR_KERNEL(name, threads, blocks, call)                                                 \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
+        name(const struct linear_params p) {                                                       \
         call(p);                                                                                   \
     }
 #define LINEAR_KERNELS(suffix, d)                                                                  \
-    LINEAR_KERNEL(linear_few_8_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 8>))                      \
-    LINEAR_KERNEL(linear_few_5_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 5>))                      \
-    LINEAR_KERNEL(linear_few_3_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 3>))                      \
-    LINEAR_KERNEL(linear_round_##suffix, LINEAR_THREADS, round_rows<d>)                            \
-    LINEAR_KERNEL(linear_wide_16_##suffix, 3 * WIDE_GROUP, (wide<d, 16, 8>))                       \
-    LINEAR_KERNEL(linear_wide_32_##suffix, 3 * WIDE_GROUP, (wide<d, 32, 8>))                       \
-    LINEAR_KERNEL(linear_wide_64_##suffix, 3 * WIDE_GROUP, (wide<d, 64, 7>))                       \
-    LINEAR_KERNEL(linear_wide_128_##suffix, 3 * WIDE_GROUP, (wide<d, 128, 5>))                     \
-    LINEAR_KERNEL(linear_wide_192_##suffix, 2 * WIDE_GROUP, (wide<d, 192, 5>))                     \
-    LINEAR_KERNEL(linear_add_##suffix, LINEAR_THREADS, add_sums<d>)
+    LINEAR_KERNEL(linear_few_8_##suffix, LINEAR_FEW_WARPS *WARP, 1, (few<d, 8>))                   \
+    LINEAR_KERNEL(linear_few_5_##suffix, LINEAR_FEW_WARPS *WARP, 2, (few<d, 5>))                   \
+    LINEAR_KERNEL(linear_few_3_##suffix, LINEAR_FEW_WARPS *WARP, 2, (few<d, 3>))                   \
+    LINEAR_KERNEL(linear_round_##suffix, LINEAR_THREADS, 1, round_rows<d>)                         \
+    LINEAR_KERNEL(linear_wide_16_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 16, 10>))                   \
+    LINEAR_KERNEL(linear_wide_32_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 32, 9>))                    \
+    LINEAR_KERNEL(linear_wide_64_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 64, 8>))                    \
+    LINEAR_KERNEL(linear_wide_128_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 128, 6>))                  \
+    LINEAR_KERNEL(linear_wide_192_##suffix, 2 * WIDE_GROUP, 1, (wide<d, 192, 5>))                  \
+    LINEAR_KERNEL(linear_add_##suffix, LINEAR_THREADS, 1, add_sums<d>)
 LINEAR_KERNELS(bf16, DTYPE_BF16)
 LINEAR_KERNELS(f16, DTYPE_F16)
 

@@ -6,6 +6,7 @@
  *   swiglu           gate = silu(gate) * up
  *   experts_down_*   the down product of all picks
  *   experts_add      a row's answers, from 0, in ascending number of their experts: product and sum rounded apart
+ * Few rows have experts_few.cu, and experts_add after it.
  * Order   the products' is linear_order.h's.
  * Equals  experts_ref.c, bit for bit. */
 #include "kernels/linear/exl3_block.cuh"
@@ -125,10 +126,12 @@ EXPERTS_KERNEL(experts_down_32, 4, true)
 // Grid: columns / ADD_THREADS, rows.
 extern "C" __global__ void __launch_bounds__(ADD_THREADS)
     experts_add(const struct experts_params p) {
+    device_let_next();
+    device_wait_prior();
     uint32_t d = blockIdx.x * ADD_THREADS + threadIdx.x, k = p.a.per_token;
     uint64_t t = blockIdx.y;
     const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + t * k;
-    const uint32_t *place = device_ptr<const uint32_t>(p.place) + t * k;
+    const uint32_t *place = p.place ? device_ptr<const uint32_t>(p.place) + t * k : nullptr;
     const float *weights = device_ptr<const float>(p.a.weights) + t * k;
     if (d >= p.a.dim) return;
     float y = 0;
@@ -138,7 +141,8 @@ extern "C" __global__ void __launch_bounds__(ADD_THREADS)
             if ((n == 0 || experts[i] > last) && (best == k || experts[i] < experts[best]))
                 best = i;
         last = experts[best];
-        y = y + weights[best] * device_ptr<const float>(p.out)[(uint64_t)place[best] * p.a.dim + d];
+        uint64_t at = place ? place[best] : t * k + best;
+        y = y + weights[best] * device_ptr<const float>(p.out)[at * p.a.dim + d];
     }
     device_ptr<float>(p.a.y)[t * p.a.dim + d] = y;
 }

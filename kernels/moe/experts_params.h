@@ -6,6 +6,19 @@
 enum {
     EXPERTS_SORT_THREADS = 512,
     EXPERTS_COLUMNS = 32, // of a block's stride over the outputs, for the shape of the grid
+    EXPERTS_FEW_ROWS = 8, // experts_few
+    EXPERTS_FEW_WARPS = 8,
+    EXPERTS_FEW_STAGES = 5, // of 2 KiB, of a warp's ring
+    EXPERTS_FEW_RING_BYTES = EXPERTS_FEW_WARPS * EXPERTS_FEW_STAGES * 2048,
+};
+
+struct experts_few_params {
+    struct experts_args a;
+    devptr
+        sums; // [gate and up, segments, T P, I] f32, by pick: row * P + place. Plain weights have one segment.
+    devptr out;        // [T P, D] f32, by pick
+    uint32_t segments; // of an EXL3 gate or up
+    uint32_t down;     // which launch it is
 };
 
 struct experts_params {
@@ -15,7 +28,7 @@ struct experts_params {
     devptr active;   // [slots + 1] u32: how many experts have a row, then their numbers
     devptr picks;    // [T P] u32: row * P + place, sorted
     devptr owner;    // [T P] u32: the expert of a sorted pick
-    devptr place;    // [T P] u32: where a pick was sorted to
+    devptr place;    // [T P] u32: where a pick was sorted to; 0: nothing was sorted
     devptr rotated;  // [2, T P, D] f16 for gate and up, then [T P, I] for down; of EXL3 experts
     devptr gate, up; // [T P, I] f32
     devptr out;      // [T P, D] f32

@@ -44,10 +44,38 @@ static struct launch *add(struct launch_list *ret, const char *kernel,
     return l;
 }
 
+// False where the rows do not fit into shared memory.
+static bool plan_few(const struct experts_args *a, const struct cuda_arch *arch,
+                     const struct cuda_work *w, struct launch_list *ret) {
+    enum { STATIC_BYTES = 9 << 10 };
+    uint32_t picks = a->rows * a->per_token, threads = EXPERTS_FEW_WARPS * 32;
+    uint64_t row = max_u64(align_up_u64(a->dim, 128) * 2, align_up_u64(a->width, 128) * 4);
+    uint64_t shared = EXPERTS_FEW_RING_BYTES + a->rows * row, at = 0;
+    if (a->rows > EXPERTS_FEW_ROWS || shared + STATIC_BYTES > arch->shared_max) return false;
+    struct experts_few_params p = {.a = *a, .segments = linear_exl3_segments(a->dim)};
+    p.sums = take(w->scratch, &at, 2ull * p.segments * picks * a->width * sizeof(float));
+    p.out = take(w->scratch, &at, (uint64_t)picks * a->dim * sizeof(float));
+    ret->scratch_bytes = at;
+    for (p.down = 0; p.down < 2; p.down++) {
+        struct launch *l = launch_add(ret, "experts_few", &p, sizeof p);
+        l->grid[0] = p.down ? ceil_div_u32(a->dim, EXL3_BLOCK)
+                            : ceil_div_u32(a->width, EXL3_BLOCK) * p.segments;
+        l->grid[1] = picks;
+        l->grid[2] = p.down ? 1 : 2;
+        l->block[0] = threads;
+        l->shared_bytes = (uint32_t)shared;
+        l->early = true;
+    }
+    struct experts_params sum = {.a = *a, .out = p.out};
+    add(ret, "experts_add", &sum, ceil_div_u32(a->dim, ADD_THREADS), a->rows, 1, ADD_THREADS)
+        ->early = true;
+    return true;
+}
+
 void experts_plan(const struct experts_args *a, const struct cuda_arch *arch,
                   const struct cuda_work *w, struct launch_list *ret) {
     uint32_t picks = a->rows * a->per_token, threads = LINEAR_WARPS * 32;
-    if (!picks) return;
+    if (!picks || plan_few(a, arch, w, ret)) return;
     struct experts_params p = layout(a, w->scratch, &ret->scratch_bytes);
     bool few = a->rows <= FEW_ROWS;
     add(ret, "experts_sort", &p, 1, 1, 1, EXPERTS_SORT_THREADS);
