@@ -11,6 +11,7 @@ enum {
     FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4,
     FEW_QUADS =
         12, // a lane's share of the rows, in fp32, up to which linear_few rounds them itself
+    BLOCK_BYTES = 1 << 10, // of shared memory that the system keeps of each block
     ALIGN = 256,
     SPLIT_ROWS_MAX = 256, // beyond, sums do not go through memory
 };
@@ -50,26 +51,32 @@ static void plan_round(const struct linear_params *p, bool bf16, struct launch_l
         ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-// False where the rows do not fit into shared memory.
+/* False where the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
+ * have one, and with it more copies on their way. */
 static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
                      struct launch_list *ret) {
     static const struct {
         const char *bf16, *f16;
-        uint32_t stages;
-    } kernels[] = {{"linear_few_8_bf16", "linear_few_8_f16", 8},
-                   {"linear_few_5_bf16", "linear_few_5_f16", 5},
-                   {"linear_few_3_bf16", "linear_few_3_f16", 3}};
+        uint32_t stages, blocks;
+    } kernels[] = {{"linear_few_5_bf16", "linear_few_5_f16", 5, 2},
+                   {"linear_few_4_bf16", "linear_few_4_f16", 4, 2},
+                   {"linear_few_8_bf16", "linear_few_8_f16", 8, 1},
+                   {"linear_few_5_bf16", "linear_few_5_f16", 5, 1},
+                   {"linear_few_4_bf16", "linear_few_4_f16", 4, 1},
+                   {"linear_few_3_bf16", "linear_few_3_f16", 3, 1}};
     uint32_t segments = linear_segments(p->a.parts[0].w.cols), units = LINEAR_FEW_WARPS / segments;
     uint32_t rows_bytes = units * p->a.rows * padded_of(p) * 2;
     if (p->a.rows > LINEAR_FEW_ROWS) return false;
     for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        uint32_t blocks = kernels[i].blocks, most = (arch->shared_max + BLOCK_BYTES) / blocks;
         uint32_t shared =
             LINEAR_FEW_WARPS * kernels[i].stages * LINEAR_FEW_PIECES * 16 + rows_bytes;
-        if (shared + FEW_STATIC_BYTES > arch->shared_max) continue;
+        if (shared + FEW_STATIC_BYTES + BLOCK_BYTES > most) continue;
+        if (blocks > 1 && p->outputs < arch->sm_count * LINEAR_TILE) continue;
         plan_round(p, bf16, ret);
-        struct launch *l =
-            add(ret, bf16 ? kernels[i].bf16 : kernels[i].f16, p,
-                min_u32(arch->sm_count, ceil_div_u32(p->outputs, units)), 1, LINEAR_FEW_WARPS * 32);
+        struct launch *l = add(ret, bf16 ? kernels[i].bf16 : kernels[i].f16, p,
+                               min_u32(arch->sm_count * blocks, ceil_div_u32(p->outputs, units)), 1,
+                               LINEAR_FEW_WARPS * 32);
         l->shared_bytes = shared;
         return true;
     }
@@ -96,11 +103,13 @@ static double max(double a, double b) {
 
 /* Clocks that it takes, roughly: a multiprocessor multiplies 2,048 factors a clock, at nine tenths; it reads 20 bytes a clock from
  * memory and 36 from the cache; a stage takes some 4,600 clocks to come, 2,600
- * where other rows have just read the same. Sums that go through memory are written and read. */
+ * where other rows have just read the same. Three groups leave few
+ * registers for 128 rows. Sums that go through memory are written and read. */
 static double clocks_of(const struct sharing *s, const struct linear_params *p) {
     double tiles = ceil_div_u32(p->a.rows, s->kernel->rows), rows = s->kernel->rows;
     double multiply = s->groups * 64 * rows / 1850, cached = (s->per + rows) * 2 / 36;
     double step = max(multiply, max(cached, s->per * 2 / 20.0 / tiles));
+    if (s->groups == 3 && rows >= 128) step *= 1.15;
     double stage =
         max(step * LINEAR_SPAN + 100, (tiles > 2 ? 2600.0 : 4600.0) / (s->kernel->stages - 2));
     double sums = s->splits > 1 ? (double)p->a.rows * p->outputs * 64 / 1300 + 3000 : 0;

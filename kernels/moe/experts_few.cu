@@ -2,11 +2,13 @@
  *
  *   up     gate and up of all picks. A block has an expert's matrix: EXL3: 128 outputs and a segment of K, whose sums it leaves as they
  *          are; plain: its share of the outputs.
- *   down   adds those sums and finishes gate and up, silu(gate) * up, then down: a block has 128 outputs of an expert (plain: a share)
+ *   down   adds those sums and finishes gate and up, silu(gate) * up, then down: a block has 128 outputs of an expert (plain: a share),
+ *          which experts_add finishes
  *
  * An expert's blocks belong to its first pick; those of other picks end at once. So no sorting is needed.
  * Order   the products' is linear_order.h's.
  * Equals  experts_ref.c, bit for bit. */
+#include "kernels/moe/experts_channels.cuh"
 #include "kernels/moe/experts_exl3.cuh"
 #include "kernels/moe/experts_params.h"
 
@@ -37,41 +39,17 @@ struct work {
     }
 };
 
-// The lane's four channels of 128.
-DEVICE_FN void times_halves(float v[4], devptr factors, uint32_t first) {
-    uint2 h = *reinterpret_cast<const uint2 *>(device_ptr<const uint16_t>(factors) + first);
-    v[0] = v[0] * arith_from_f16((uint16_t)h.x);
-    v[1] = v[1] * arith_from_f16((uint16_t)(h.x >> 16));
-    v[2] = v[2] * arith_from_f16((uint16_t)h.y);
-    v[3] = v[3] * arith_from_f16((uint16_t)(h.y >> 16));
-}
-
-// The end of an EXL3 product.
-DEVICE_FN void finish(float v[4], const struct exl3 &q, uint32_t first) {
-    exl3_rotate(v);
-    times_halves(v, q.svh, first);
-    if (!q.bias) return;
-#pragma unroll
-    for (int j = 0; j < 4; j++) v[j] = v[j] + device_ptr<const float>(q.bias)[first + j];
-}
-
 // Four channels of a row of the product to shared memory, as its weight wants them.
 DEVICE_FN void put_channels(const struct work &k, uint32_t row, uint32_t first, float v[4]) {
     uint32_t cols = k.w.cols;
-    if (k.w.exl3.half_bits) {
-        times_halves(v, k.w.exl3.suh, first);
-        exl3_rotate(v);
-    } else if (k.w.dtype == DTYPE_F32) {
+    if (!k.w.exl3.half_bits && k.w.dtype == DTYPE_F32) {
         for (uint32_t j = 0; j < 4 && first + j < cols; j++)
             reinterpret_cast<float *>(k.x)[row * cols + first + j] = v[j];
         return;
-    } else if (first >= (cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN)
-        return;
-    bool bf16 = !k.w.exl3.half_bits && k.w.dtype == DTYPE_BF16;
-    uint2 h =
-        bf16 ? make_uint2(device_pack<DTYPE_BF16>(v[0], v[1]), device_pack<DTYPE_BF16>(v[2], v[3]))
-             : make_uint2(device_pack<DTYPE_F16>(v[0], v[1]), device_pack<DTYPE_F16>(v[2], v[3]));
-    *reinterpret_cast<uint2 *>(k.x + stream_at(row, k.count, first) + first % 8 * 2) = h;
+    }
+    if (first >= (cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN) return;
+    *reinterpret_cast<uint2 *>(k.x + stream_at(row, k.count, first) + first % 8 * 2) =
+        experts_halves(k.w, first, v);
 }
 
 // The lane's four channels of a row's gate or up.
@@ -87,7 +65,7 @@ DEVICE_FN void load_channels(const struct work &k, uint32_t up, uint32_t pick, u
 #pragma unroll
         for (int j = 0; j < 4; j++) v[j] = v[j] + sums[j];
     }
-    finish(v, w.exl3, first);
+    experts_finish(v, w.exl3, first);
 }
 
 // The rows of the product, 128 channels from .. to - 1 of them, by all warps.
@@ -114,8 +92,8 @@ DEVICE_FN void put_rows(const struct work &k, uint32_t from, uint32_t to) {
 
 // EXL3
 
-DEVICE_FN void run_exl3(const struct work &k, float (*total)[EXL3_BLOCK]) {
-    uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, c = lane % 4;
+DEVICE_FN void run_exl3(const struct work &k) {
+    uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     uint32_t blocks = k.w.rows / EXL3_BLOCK, block = blockIdx.x % blocks;
     uint32_t segments = linear_exl3_segments(k.w.cols), per = linear_exl3_groups(k.w.cols);
     uint32_t groups = k.w.cols / STREAM_SPAN, segment = k.p.down ? 0 : blockIdx.x / blocks;
@@ -126,8 +104,8 @@ DEVICE_FN void run_exl3(const struct work &k, float (*total)[EXL3_BLOCK]) {
         return;
     }
     const unsigned char *slots = shared + warp * EXPERTS_RING_BYTES;
-    struct experts_ring ring =
-        experts_ring_of(k.w, block * WARPS + warp, from, to, stream_shared(slots));
+    uint32_t tile = block * WARPS + warp;
+    struct experts_ring ring = experts_ring_of(k.w, tile, from, to, stream_shared(slots));
     for (int i = 0; i < EXPERTS_RING - 1; i++) experts_ring_fill(ring);
     if (k.p.down) device_wait_prior();
     put_rows(k, from / 2, (to + 1) / 2);
@@ -145,23 +123,10 @@ DEVICE_FN void run_exl3(const struct work &k, float (*total)[EXL3_BLOCK]) {
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        uint32_t r = 2 * c + j % 2, n = warp * LINEAR_TILE + g + j / 2 * 8;
+        uint32_t r = 2 * c + j % 2, n = tile * LINEAR_TILE + g + j / 2 * 8;
         if (r >= k.count) continue;
-        if (k.p.down)
-            total[r][n] = all[j];
-        else
-            k.sums(blockIdx.z, segment, k.picks[r])[block * EXL3_BLOCK + n] = all[j];
-    }
-    if (!k.p.down) return;
-    __syncthreads();
-    for (uint32_t r = warp; r < k.count; r += WARPS) {
-        uint32_t first = block * EXL3_BLOCK + lane * 4;
-        float v[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = total[r][lane * 4 + j];
-        finish(v, k.w.exl3, first);
-        *reinterpret_cast<float4 *>(k.out(k.picks[r]) + first) =
-            make_float4(v[0], v[1], v[2], v[3]);
+        uint32_t pick = k.picks[r];
+        *(k.p.down ? k.out(pick) + n : k.sums(blockIdx.z, segment, pick) + n) = all[j];
     }
 }
 
@@ -240,10 +205,7 @@ DEVICE_FN uint32_t find_rows(const struct experts_args &a, uint32_t pick, uint32
 // Grid: shares of a matrix, picks, gate and up (down alone).
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2)
     experts_few(const struct experts_few_params p) {
-    __shared__ union {
-        float part[2 * WARPS][8][LINEAR_TILE];
-        float total[ROWS][EXL3_BLOCK];
-    } s;
+    __shared__ float part[2 * WARPS][8][LINEAR_TILE];
     __shared__ uint32_t picks[ROWS];
     // What chose the experts has ended when down starts: up let nothing start before it had waited for it.
     if (!p.down) device_wait_prior();
@@ -259,11 +221,11 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2)
     struct work k = {p,     e,     p.down ? e.down : blockIdx.z ? e.up : e.gate,
                      count, picks, shared + EXPERTS_FEW_RING_BYTES};
     if (k.w.exl3.half_bits)
-        run_exl3(k, s.total);
+        run_exl3(k);
     else if (k.w.dtype == DTYPE_F32)
         run_f32(k);
     else if (k.w.dtype == DTYPE_BF16)
-        run_half<DTYPE_BF16>(k, s.part);
+        run_half<DTYPE_BF16>(k, part);
     else
-        run_half<DTYPE_F16>(k, s.part);
+        run_half<DTYPE_F16>(k, part);
 }
