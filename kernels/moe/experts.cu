@@ -255,31 +255,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// Grid: columns / (4 threads), rows. A lane has four columns of 128.
+/* Grid: columns / (4 threads), rows. A lane has four columns of 128. Sorted picks are finished here; others (no place) have been. The
+ * next experts' answers are asked for before the first is added. */
 extern "C" __global__ void __launch_bounds__(THREADS) experts_add(const struct experts_params p) {
+    enum { BATCH = 8 };
     device_let_next();
     device_wait_prior();
     uint32_t channel = (blockIdx.x * THREADS + threadIdx.x) * 4, k = p.a.per_token;
+    uint32_t lane = threadIdx.x % WARP;
     uint64_t t = blockIdx.y;
-    const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + t * k;
-    const uint32_t *place = p.place ? device_ptr<const uint32_t>(p.place) + t * k : nullptr;
-    const float *weights = device_ptr<const float>(p.a.weights) + t * k;
     if (channel / EXL3_BLOCK * EXL3_BLOCK >= p.a.dim) return; // of a warp all or none
+    const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + t * k;
+    const float *weights = device_ptr<const float>(p.a.weights) + t * k;
     float y[4] = {0, 0, 0, 0};
-    for (uint32_t n = 0, last = 0; n < k; n++) { // the next expert above the last one
-        uint32_t best = k;
-        for (uint32_t i = 0; i < k; i++)
-            if ((n == 0 || experts[i] > last) && (best == k || experts[i] < experts[best]))
-                best = i;
-        last = experts[best];
-        uint64_t at = place ? place[best] : t * k + best;
-        const float *out = device_ptr<const float>(p.out) + at * p.a.dim;
-        float v[4];
+    for (uint32_t done = 0; done < k; done += BATCH) {
+        float v[BATCH][4], weight[BATCH];
+        uint32_t number[BATCH];
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = channel + j < p.a.dim ? out[channel + j] : 0;
-        experts_finish(v, expert_at(p, last).down.exl3, channel);
+        for (int i = 0; i < BATCH; i++) { // the experts of which `done + i` are lower
+            if (done + i >= k) break;
+            uint32_t which = 0;
+            for (uint32_t base = 0; base < k; base += WARP) {
+                uint32_t mine = base + lane < k ? experts[base + lane] : UINT32_MAX, lower = 0;
+                for (uint32_t j = 0; j < k; j++) lower += experts[j] < mine;
+                uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == done + i);
+                if (found) which = base + __ffs(found) - 1;
+            }
+            number[i] = experts[which];
+            weight[i] = weights[which];
+            uint64_t at = t * k + which;
+            if (p.place) at = device_ptr<const uint32_t>(p.place)[at];
+            const float *out = device_ptr<const float>(p.out) + at * p.a.dim;
 #pragma unroll
-        for (int j = 0; j < 4; j++) y[j] = y[j] + weights[best] * v[j];
+            for (int j = 0; j < 4; j++) v[i][j] = channel + j < p.a.dim ? out[channel + j] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (done + i >= k) break;
+            if (p.place) experts_finish(v[i], expert_at(p, number[i]).down.exl3, channel);
+#pragma unroll
+            for (int j = 0; j < 4; j++) y[j] = y[j] + weight[i] * v[i][j];
+        }
     }
     float *to = device_ptr<float>(p.a.y) + t * p.a.dim;
     for (uint32_t j = 0; j < 4 && channel + j < p.a.dim; j++) to[channel + j] = y[j];

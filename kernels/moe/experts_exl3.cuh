@@ -7,11 +7,10 @@
 #include "kernels/linear/exl3.cuh"
 #include "kernels/linear/linear_order.h"
 #include "kernels/linear/linear_stream.cuh"
+#include "kernels/moe/experts_params.h"
 
 enum {
-    EXPERTS_RING = 8,                             // groups of a warp's ring
     EXPERTS_SLOT_BYTES = 64 * EXL3_HALF_BITS_MAX, // at most, of a group
-    EXPERTS_RING_BYTES = EXPERTS_RING * EXPERTS_SLOT_BYTES,
 };
 
 // What a warp copies: groups of four tiles, one after another in K. A lane has up to two pieces of 16 bytes of each.
@@ -22,6 +21,7 @@ struct experts_ring {
     uint32_t left;   // groups still to copy
     uint32_t shared; // where the ring is
     uint32_t next;   // slot
+    uint32_t slot_bytes;
 };
 
 // Groups from .. to - 1 of the tiles of sixteen outputs.
@@ -38,12 +38,13 @@ DEVICE_FN struct experts_ring experts_ring_of(const struct weight &w, uint32_t t
             LINEAR_GROUP * row,
             to - from,
             shared,
-            0};
+            0,
+            EXPERTS_SLOT_BYTES};
 }
 
 DEVICE_FN void experts_ring_fill(struct experts_ring &r) {
     if (r.left) {
-        uint32_t to = r.shared + r.next * EXPERTS_SLOT_BYTES + threadIdx.x % WARP * 16;
+        uint32_t to = r.shared + r.next * r.slot_bytes + threadIdx.x % WARP * 16;
         if (r.have_first) stream_16(to, r.first);
         if (r.have_second) stream_16(to + WARP * 16, r.second);
         r.first += r.step;
@@ -142,7 +143,7 @@ DEVICE_FN void experts_chain(struct experts_ring &r, const struct experts_code &
         stream_wait<EXPERTS_RING - 2>();
         __syncwarp(); // the slot is here, and all lanes have read the one before it
         experts_symbols<HALF_BITS> symbols;
-        symbols.load(reinterpret_cast<const uint32_t *>(slots + slot * EXPERTS_SLOT_BYTES) +
+        symbols.load(reinterpret_cast<const uint32_t *>(slots + slot * r.slot_bytes) +
                          c * symbols.TILE_WORDS,
                      g);
         experts_ring_fill(r);

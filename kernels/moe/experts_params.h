@@ -10,6 +10,7 @@ enum {
     EXPERTS_PLAIN_STAGES = 4,
     EXPERTS_FEW_ROWS = 8, // experts_few
     EXPERTS_FEW_WARPS = 8,
+    EXPERTS_RING = 8,       // of EXL3, groups of 64 inputs
     EXPERTS_FEW_STAGES = 5, // of 2 KiB, of a warp's ring
     EXPERTS_FEW_RING_BYTES = EXPERTS_FEW_WARPS * EXPERTS_FEW_STAGES * 2048,
 };
@@ -20,7 +21,9 @@ struct experts_few_params {
         sums; // [gate and up, segments, T P, I] f32, by pick: row * P + place. Plain weights have one segment.
     devptr out;        // [T P, D] f32, by pick
     uint32_t segments; // of an EXL3 gate or up
+    uint32_t splits;   // blocks that share these; with 1 their sum stands in the first one's place
     uint32_t down;     // which launch it is
+    uint32_t slot_bytes; // EXL3: of a warp's ring, which has EXPERTS_RING
 };
 
 struct experts_params {

@@ -47,39 +47,13 @@ static struct launch *add(struct launch_list *ret, const char *kernel,
     return l;
 }
 
-// False where the rows do not fit into shared memory.
-static bool plan_few(const struct experts_args *a, const struct cuda_arch *arch,
-                     const struct cuda_work *w, struct launch_list *ret) {
-    enum { STATIC_BYTES = 9 << 10 };
-    uint32_t picks = a->rows * a->per_token, threads = EXPERTS_FEW_WARPS * 32;
-    uint64_t row = max_u64(align_up_u64(a->dim, 128) * 2, align_up_u64(a->width, 128) * 4);
-    uint64_t shared = EXPERTS_FEW_RING_BYTES + a->rows * row, at = 0;
-    if (a->rows > EXPERTS_FEW_ROWS || shared + STATIC_BYTES > arch->shared_max) return false;
-    struct experts_few_params p = {.a = *a, .segments = linear_exl3_segments(a->dim)};
-    p.sums = take(w->scratch, &at, 2ull * p.segments * picks * a->width * sizeof(float));
-    p.out = take(w->scratch, &at, (uint64_t)picks * a->dim * sizeof(float));
-    ret->scratch_bytes = at;
-    for (p.down = 0; p.down < 2; p.down++) {
-        struct launch *l = launch_add(ret, "experts_few", &p, sizeof p);
-        l->grid[0] = p.down ? ceil_div_u32(a->dim, EXL3_BLOCK)
-                            : ceil_div_u32(a->width, EXL3_BLOCK) * p.segments;
-        l->grid[1] = picks;
-        l->grid[2] = p.down ? 1 : 2;
-        l->block[0] = threads;
-        l->shared_bytes = (uint32_t)shared;
-        l->early = true;
-    }
-    struct experts_params sum = {.a = *a, .out = p.out};
-    add(ret, "experts_add", &sum, ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1,
-        EXPERTS_THREADS);
-    return true;
-}
-
 struct kinds {
     bool exl3, plain;
+    uint32_t half_bits; // at most
 };
 
 static void note(const struct weight *w, struct kinds *ret) {
+    ret->half_bits = max_u32(ret->half_bits, w->exl3.half_bits);
     if (w->exl3.half_bits)
         ret->exl3 = true;
     else
@@ -93,6 +67,59 @@ static void kinds_of(const struct experts_args *a, struct kinds *before, struct 
         note(&a->table[e].up, before);
         note(&a->table[e].down, after);
     }
+}
+
+static struct launch *add_few(struct launch_list *ret, const char *kernel,
+                              const struct experts_few_params *p, uint32_t x, uint64_t shared) {
+    struct launch *l = launch_add(ret, kernel, p, sizeof *p);
+    l->grid[0] = x;
+    l->grid[1] = p->a.rows * p->a.per_token;
+    l->grid[2] = p->down ? 1 : 2;
+    l->block[0] = EXPERTS_FEW_WARPS * 32;
+    l->shared_bytes = (uint32_t)shared;
+    l->early = true;
+    return l;
+}
+
+// The blocks of a matrix share its segments as long as there are not enough of them.
+static uint32_t few_splits(const struct experts_args *a, uint32_t segments, uint32_t sm_count) {
+    uint32_t splits = segments, blocks = 2 * a->rows * a->per_token * (a->width / EXL3_BLOCK);
+    while (splits > 1 && blocks * splits > 3 * sm_count) splits /= 2;
+    return splits;
+}
+
+// False where the rows do not fit into shared memory.
+static bool plan_few(const struct experts_args *a, struct kinds before, struct kinds after,
+                     const struct cuda_arch *arch, const struct cuda_work *w,
+                     struct launch_list *ret) {
+    enum { STATIC_BYTES = 9 << 10, RINGS = EXPERTS_FEW_WARPS * EXPERTS_RING };
+    uint32_t picks = a->rows * a->per_token, cols = max_u32(a->dim, a->width);
+    uint32_t half_bits = max_u32(before.half_bits, after.half_bits);
+    struct experts_few_params p = {.a = *a, .slot_bytes = 64 * half_bits};
+    p.segments = linear_exl3_segments(a->dim);
+    p.splits = few_splits(a, p.segments, arch->sm_count);
+    uint32_t rows_bytes =
+        a->rows * (uint32_t)align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
+    uint32_t up_groups =
+        min_u32(linear_exl3_groups(a->dim) * (p.segments / p.splits) + 2, a->dim / 64);
+    uint64_t exl3 = RINGS * p.slot_bytes + a->rows * 128 * max_u32(up_groups, a->width / 64);
+    uint64_t plain = EXPERTS_FEW_RING_BYTES + rows_bytes, at = 0;
+    if (a->rows > EXPERTS_FEW_ROWS || max_u64(plain, exl3) + STATIC_BYTES > arch->shared_max)
+        return false;
+    p.sums = take(w->scratch, &at, 2ull * p.segments * picks * a->width * sizeof(float));
+    p.out = take(w->scratch, &at, (uint64_t)picks * a->dim * sizeof(float));
+    ret->scratch_bytes = at;
+    for (p.down = 0; p.down < 2; p.down++) {
+        struct kinds k = p.down ? after : before;
+        uint32_t shares = ceil_div_u32(p.down ? a->dim : a->width, EXL3_BLOCK);
+        if (k.exl3) add_few(ret, "experts_few_exl3", &p, p.down ? shares : shares * p.splits, exl3);
+        if (k.plain)
+            add_few(ret, "experts_few_plain", &p, p.down ? shares : shares * p.segments, plain);
+    }
+    struct experts_params sum = {.a = *a, .out = p.out};
+    add(ret, "experts_add", &sum, ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1,
+        EXPERTS_THREADS);
+    return true;
 }
 
 static void plan_products(struct experts_params *p, struct kinds k, uint32_t outputs,
@@ -111,10 +138,11 @@ static void plan_products(struct experts_params *p, struct kinds k, uint32_t out
 void experts_plan(const struct experts_args *a, const struct cuda_arch *arch,
                   const struct cuda_work *w, struct launch_list *ret) {
     uint32_t picks = a->rows * a->per_token;
-    if (!picks || plan_few(a, arch, w, ret)) return;
-    struct experts_params p = layout(a, w->scratch, &ret->scratch_bytes);
+    if (!picks) return;
     struct kinds before = {0}, after = {0};
     kinds_of(a, &before, &after);
+    if (plan_few(a, before, after, arch, w, ret)) return;
+    struct experts_params p = layout(a, w->scratch, &ret->scratch_bytes);
     add(ret, "experts_sort", &p, 1, 1, 1, EXPERTS_SORT_THREADS);
     add(ret, "experts_spread", &p, picks, 2, 1, EXPERTS_THREADS);
     plan_products(&p, before, a->width, ret);
