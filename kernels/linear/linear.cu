@@ -63,14 +63,6 @@ template <enum dtype D> struct few_source {
     __device__ __forceinline__ const uint16_t *row(uint32_t n) const { return parts.row(n); }
 };
 
-struct few_rows {
-    const float *x;
-    uint32_t cols;
-    bool quick;
-
-    __device__ __forceinline__ const float *row(uint32_t i) const { return x + (uint64_t)i * cols; }
-};
-
 extern __shared__ __align__(1024) unsigned char shared[];
 
 DEVICE_FN uint32_t padded_of(const struct linear_params &p) {
@@ -89,15 +81,11 @@ template <enum dtype D, int STAGES> DEVICE_FN void few(const struct linear_param
                               (uint32_t)((uint64_t)p.outputs * (at + 1) / units));
     parts_of<D> parts = {p.a};
     few_source<D> source = {parts, cols, parts.quick()};
-    few_rows rows = {device_ptr<const float>(p.a.x), cols, cols % 4 == 0 && p.a.x % 16 == 0};
     unsigned char *x =
         shared + LINEAR_FEW_WARPS * STAGES * PIECES * 16 + unit * p.a.rows * padded_of(p) * 2;
     auto fill = [&](uint32_t from, uint32_t to) {
         device_wait_prior();
-        if (p.rounded)
-            stream_rounded(x, device_ptr<const unsigned char>(p.rounded), p.a.rows, from, to);
-        else
-            stream_rows<D>(x, rows, p.a.rows, from, to, cols);
+        stream_rounded(x, device_ptr<const unsigned char>(p.rounded), p.a.rows, from, to);
     };
     stream_unit<D, PIECES, STAGES>(
         source, parts, run, p.a.rows, segments, warp % segments, 1 + unit, stream_shared(x),
@@ -118,148 +106,42 @@ template <enum dtype D> DEVICE_FN void round_rows(const struct linear_params &p)
     *reinterpret_cast<uint2 *>(to) = make_uint2(device_pack<D>(v.x, v.y), device_pack<D>(v.z, v.w));
 }
 
-/* Copies of a block of linear_wide, which all its threads share: the lines of its outputs, then those of its rows. A thread has one
- * piece of every eighth of a group's lines. */
-template <enum dtype D, int N> struct wide_copies {
-    enum { MINE = 4 }; // lines of outputs, whatever the count of groups
-    const uint16_t *weights[MINE];
-    const unsigned char *rounded; // of the first row
-    uint32_t line, apart, piece;  // the first line, from one to the next
-    uint32_t outputs, rows, all_rows, cols, high;
-    bool quick;
-
-    __device__ __forceinline__ void weights_to(uint32_t stage, uint32_t k) const {
-#pragma unroll
-        for (int j = 0; j < MINE; j++) {
-            uint32_t r = line + j * apart;
-            if (r < outputs)
-                stream_piece(stage + wide_piece(r, piece), weights[j], k + piece * 8, cols, quick);
-        }
-    }
-
-    __device__ __forceinline__ const unsigned char *rows_at(uint32_t k) const {
-        return rounded + (uint64_t)(k / STREAM_SPAN) * all_rows * WIDE_LINE;
-    }
-    __device__ __forceinline__ void rows_to(uint32_t stage, uint32_t k) const {
-        const unsigned char *from = rows_at(k);
-        stage += high * WIDE_LINE;
-        for (uint32_t i = threadIdx.x; i < rows * 8; i += blockDim.x)
-            stream_16(stage + i * 16, from + i * 16);
-    }
-};
-
-// Where the sums of a block of linear_wide go.
-template <enum dtype D, int N> struct wide_sums {
-    const linear_params &p;
-    uint32_t first, count, row_first, rows; // outputs, rows
-
-    // put(place of the sum, row, output)
-    template <class Put> __device__ __forceinline__ void each(const Put &put) const {
-        uint32_t lane = threadIdx.x % WARP, n = threadIdx.x / WARP * LINEAR_TILE + lane / 4;
-#pragma unroll
-        for (int i = 0; i < N / 8; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                uint32_t row = i * 8 + lane % 4 * 2 + j % 2, output = n + j / 2 * 8;
-                if (row < rows && output < count) put(i, j, row_first + row, first + output);
-            }
-    }
-};
-
 // Grid: rows / N, bands of p.per outputs, the segments' sharing.
-template <enum dtype D, int N, int STAGES, bool BULK = true>
-DEVICE_FN void wide(const struct linear_params &p) {
+template <enum dtype D, int N, int STAGES> DEVICE_FN void wide(const struct linear_params &p) {
     device_let_next();
-    uint32_t cols = p.a.parts[0].w.cols, padded = padded_of(p), group = threadIdx.x / WIDE_GROUP;
-    uint32_t high = blockDim.x / WIDE_GROUP * WIDE_OUTPUTS, stage_bytes = (high + N) * WIDE_LINE;
-    uint32_t base = stream_shared(shared), first = blockIdx.y * p.per, row_first = blockIdx.x * N;
+    uint32_t cols = p.a.parts[0].w.cols, first = blockIdx.y * p.per, row_first = blockIdx.x * N;
     uint32_t left = p.outputs - first, rows_left = p.a.rows - row_first;
-    uint32_t count = left < p.per ? left : p.per, rows = rows_left < N ? rows_left : N;
     parts_of<D> parts = {p.a};
-    wide_copies<D, N> copies = {};
-    copies.line = threadIdx.x / 8;
-    copies.apart = blockDim.x / 8;
-    copies.piece = threadIdx.x % 8;
-    copies.outputs = count;
-    copies.rows = rows;
-    copies.cols = cols;
-    copies.all_rows = p.a.rows;
-    copies.high = high;
-    copies.quick = parts.quick();
-    copies.rounded = device_ptr<const unsigned char>(p.rounded) + (uint64_t)row_first * WIDE_LINE;
-#pragma unroll
-    for (int j = 0; j < copies.MINE; j++) {
-        uint32_t r = copies.line + j * copies.apart;
-        copies.weights[j] = parts.row(first + (r < count ? r : 0));
-    }
-    uint32_t segments = linear_segments(cols), per = segments / p.splits;
-    uint32_t span = linear_segment_steps(cols) * LINEAR_STEP, from = blockIdx.z * per * span;
-    uint32_t to = from + per * span < padded ? from + per * span : padded;
-    uint32_t barriers = base + STAGES * stage_bytes;
-    auto copy_rows = [&](uint32_t stage, uint32_t k) {
-        if (BULK)
-            wide_rows_copy(barriers + 8 * stage, base + stage * stage_bytes + high * WIDE_LINE,
-                           copies.rows_at(k), rows * WIDE_LINE);
-        else
-            copies.rows_to(base + stage * stage_bytes, k);
+    few_source<D> source = {parts, cols, parts.quick()};
+    uint32_t per = linear_segments(cols) / p.splits;
+    struct wide_band band = {
+        .first = first,
+        .count = left < p.per ? left : p.per,
+        .lines = (p.per + 7) / 8 * 8,
+        .x = device_ptr<const unsigned char>(p.rounded) + (uint64_t)row_first * WIDE_LINE,
+        .all_rows = p.a.rows,
+        .rows = rows_left < N ? rows_left : N,
+        .segment = blockIdx.z * per,
+        .segment_end = (blockIdx.z + 1) * per,
     };
-    wide_rows_init(barriers, STAGES);
-    for (uint32_t i = 0; i < STAGES - 2; i++)
-        if (from + i * STREAM_SPAN < to)
-            copies.weights_to(base + i * stage_bytes, from + i * STREAM_SPAN);
-    device_wait_prior();
-    for (uint32_t i = 0; i < STAGES - 2; i++) {
-        if (from + i * STREAM_SPAN < to) copy_rows(i, from + i * STREAM_SPAN);
-        stream_commit();
-    }
-    wide_sums<D, N> sums = {p, first, count, row_first, rows};
-    float sum[N / 8][4], total[N / 8][4];
-    uint32_t stage = 0, next = STAGES - 2, parity = 0;
-    for (uint32_t start = from; start < to; start += span) {
-        uint32_t end = start + span < to ? start + span : to;
-        for (uint32_t k = start; k < end; k += STREAM_SPAN) {
-            stream_wait<STAGES - 3>();
-            if (BULK) wide_rows_wait(barriers + 8 * stage, parity);
-            wide_fence();
-            __syncthreads(); // the stage is here, and the one before last has been multiplied by all
-            uint32_t at = base + stage * stage_bytes;
-            wide_begin();
-#pragma unroll
-            for (int s = 0; s < LINEAR_GROUP; s++)
-                wide_step<D, N>(sum, at + group * WIDE_OUTPUTS * WIDE_LINE + s * 32,
-                                at + high * WIDE_LINE + s * 32, k != start || s);
-            wide_commit();
-            uint32_t ahead = k + (STAGES - 2) * STREAM_SPAN;
-            if (ahead < to) {
-                copies.weights_to(base + next * stage_bytes, ahead);
-                copy_rows(next, ahead);
-            }
-            stream_commit();
-            wide_wait<1>();
-            stage = stage + 1 == STAGES ? 0 : stage + 1;
-            next = next + 1 == STAGES ? 0 : next + 1;
-            parity ^= stage == 0;
-        }
-        wide_wait<0>();
-        if (p.splits > 1) {
-            float *to_sums =
-                device_ptr<float>(p.sums) + (uint64_t)(start / span) * p.a.rows * p.outputs;
-            sums.each([&](int i, int j, uint32_t row, uint32_t n) {
-                to_sums[(uint64_t)row * p.outputs + n] = sum[i][j];
-            });
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < N / 8; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) total[i][j] = start ? total[i][j] + sum[i][j] : sum[i][j];
-    }
+    struct wide_ring ring = wide_ring_of<N, STAGES>(stream_shared(shared), band.lines);
+    auto before = []() { device_wait_prior(); };
+    auto store_sums = [&](uint32_t segment, float(*sum)[4]) {
+        if (p.splits == 1) return;
+        float *to = device_ptr<float>(p.sums) +
+                    ((uint64_t)segment * p.a.rows + row_first) * p.outputs + first;
+        wide_each<N>(band, [&](int i, int j, uint32_t row, uint32_t n) {
+            to[(uint64_t)row * p.outputs + n] = sum[i][j];
+        });
+    };
+    float total[N / 8][4];
+    wide_product<D, N, STAGES>(source, band, ring, total, before, store_sums);
     if (p.splits > 1) return;
-    uint32_t lane = threadIdx.x % WARP, mine = threadIdx.x / WARP * LINEAR_TILE + lane / 4;
+    uint32_t mine = threadIdx.x / WARP * LINEAR_TILE + threadIdx.x % WARP / 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         uint32_t n = mine + h * 8;
-        if (n >= count) continue;
+        if (n >= band.count) continue;
         n += first;
         const linear_part &part = p.a.parts[parts.find(&n)];
         float *y = device_ptr<float>(part.y) + (uint64_t)row_first * part.w.rows + n;
@@ -267,8 +149,8 @@ DEVICE_FN void wide(const struct linear_params &p) {
         for (int i = 0; i < N / 8; i++)
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                uint32_t row = i * 8 + lane % 4 * 2 + j;
-                if (row >= rows) continue;
+                uint32_t row = i * 8 + threadIdx.x % 4 * 2 + j;
+                if (row >= band.rows) continue;
                 float *to_y = y + (uint64_t)row * part.w.rows;
                 float v = total[i][h * 2 + j];
                 *to_y = part.add ? v + *to_y : v;
@@ -289,21 +171,23 @@ template <enum dtype D> DEVICE_FN void add_sums(const struct linear_params &p) {
     parts_of<D>{p.a}.store(blockIdx.y, n, v);
 }
 
-#define LINEAR_KERNEL(name, threads, call)                                                         \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const struct linear_params p) {  \
+#define LINEAR_KERNEL(name, threads, blocks, call)                                                 \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
+        name(const struct linear_params p) {                                                       \
         call(p);                                                                                   \
     }
 #define LINEAR_KERNELS(suffix, d)                                                                  \
-    LINEAR_KERNEL(linear_few_8_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 8>))                      \
-    LINEAR_KERNEL(linear_few_5_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 5>))                      \
-    LINEAR_KERNEL(linear_few_3_##suffix, LINEAR_FEW_WARPS *WARP, (few<d, 3>))                      \
-    LINEAR_KERNEL(linear_round_##suffix, LINEAR_THREADS, round_rows<d>)                            \
-    LINEAR_KERNEL(linear_wide_16_##suffix, 3 * WIDE_GROUP, (wide<d, 16, 8>))                       \
-    LINEAR_KERNEL(linear_wide_32_##suffix, 3 * WIDE_GROUP, (wide<d, 32, 8>))                       \
-    LINEAR_KERNEL(linear_wide_64_##suffix, 3 * WIDE_GROUP, (wide<d, 64, 7>))                       \
-    LINEAR_KERNEL(linear_wide_128_##suffix, 3 * WIDE_GROUP, (wide<d, 128, 5>))                     \
-    LINEAR_KERNEL(linear_wide_192_##suffix, 2 * WIDE_GROUP, (wide<d, 192, 5>))                     \
-    LINEAR_KERNEL(linear_add_##suffix, LINEAR_THREADS, add_sums<d>)
+    LINEAR_KERNEL(linear_few_8_##suffix, LINEAR_FEW_WARPS *WARP, 1, (few<d, 8>))                   \
+    LINEAR_KERNEL(linear_few_5_##suffix, LINEAR_FEW_WARPS *WARP, 2, (few<d, 5>))                   \
+    LINEAR_KERNEL(linear_few_4_##suffix, LINEAR_FEW_WARPS *WARP, 2, (few<d, 4>))                   \
+    LINEAR_KERNEL(linear_few_3_##suffix, LINEAR_FEW_WARPS *WARP, 2, (few<d, 3>))                   \
+    LINEAR_KERNEL(linear_round_##suffix, LINEAR_THREADS, 1, round_rows<d>)                         \
+    LINEAR_KERNEL(linear_wide_16_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 16, 10>))                   \
+    LINEAR_KERNEL(linear_wide_32_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 32, 9>))                    \
+    LINEAR_KERNEL(linear_wide_64_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 64, 8>))                    \
+    LINEAR_KERNEL(linear_wide_128_##suffix, 3 * WIDE_GROUP, 1, (wide<d, 128, 6>))                  \
+    LINEAR_KERNEL(linear_wide_192_##suffix, 2 * WIDE_GROUP, 1, (wide<d, 192, 5>))                  \
+    LINEAR_KERNEL(linear_add_##suffix, LINEAR_THREADS, 1, add_sums<d>)
 LINEAR_KERNELS(bf16, DTYPE_BF16)
 LINEAR_KERNELS(f16, DTYPE_F16)
 

@@ -16,9 +16,8 @@ enum {
 
 struct linear_params {
     struct linear_args a;
-    devptr
-        rounded; // [T, K up to LINEAR_SPAN] 16-bit values: the rows, 0 behind their ends; 0: the kernel rounds itself
-    devptr sums; // [segments, T, outputs] f32, where segments are shared among blocks
+    devptr rounded;   // the rows as 16-bit values: stream_at of linear_stream.cuh
+    devptr sums;      // [segments, T, outputs] f32, where segments are shared among blocks
     uint32_t outputs; // of all parts of the launch's type
     uint32_t per;     // linear_wide: outputs of a block
     uint32_t splits;  // linear_wide: blocks that share the segments of an output

@@ -5,11 +5,15 @@
 #include "kernels/linear/linear_order.h"
 #include "kernels/linear/linear_params.h"
 
+#include <assert.h>
+
 enum {
     FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4,
     FEW_QUADS =
         12, // a lane's share of the rows, in fp32, up to which linear_few rounds them itself
+    BLOCK_BYTES = 1 << 10, // of shared memory that the system keeps of each block
     ALIGN = 256,
+    SPLIT_ROWS_MAX = 256, // beyond, sums do not go through memory
 };
 
 // A variant of linear_wide.
@@ -19,10 +23,10 @@ struct wide {
 };
 
 static const struct wide wides[] = {
-    {"linear_wide_16_bf16", "linear_wide_16_f16", 16, 3, 8},
-    {"linear_wide_32_bf16", "linear_wide_32_f16", 32, 3, 8},
-    {"linear_wide_64_bf16", "linear_wide_64_f16", 64, 3, 7},
-    {"linear_wide_128_bf16", "linear_wide_128_f16", 128, 3, 5},
+    {"linear_wide_16_bf16", "linear_wide_16_f16", 16, 3, 10},
+    {"linear_wide_32_bf16", "linear_wide_32_f16", 32, 3, 9},
+    {"linear_wide_64_bf16", "linear_wide_64_f16", 64, 3, 8},
+    {"linear_wide_128_bf16", "linear_wide_128_f16", 128, 3, 6},
     {"linear_wide_192_bf16", "linear_wide_192_f16", 192, 2, 5},
 };
 enum { WIDES = sizeof wides / sizeof *wides };
@@ -47,29 +51,32 @@ static void plan_round(const struct linear_params *p, bool bf16, struct launch_l
         ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-// False where the rows do not fit into shared memory.
+/* False where the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
+ * have one, and with it more copies on their way. */
 static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
                      struct launch_list *ret) {
     static const struct {
         const char *bf16, *f16;
-        uint32_t stages;
-    } kernels[] = {{"linear_few_8_bf16", "linear_few_8_f16", 8},
-                   {"linear_few_5_bf16", "linear_few_5_f16", 5},
-                   {"linear_few_3_bf16", "linear_few_3_f16", 3}};
+        uint32_t stages, blocks;
+    } kernels[] = {{"linear_few_5_bf16", "linear_few_5_f16", 5, 2},
+                   {"linear_few_4_bf16", "linear_few_4_f16", 4, 2},
+                   {"linear_few_8_bf16", "linear_few_8_f16", 8, 1},
+                   {"linear_few_5_bf16", "linear_few_5_f16", 5, 1},
+                   {"linear_few_4_bf16", "linear_few_4_f16", 4, 1},
+                   {"linear_few_3_bf16", "linear_few_3_f16", 3, 1}};
     uint32_t segments = linear_segments(p->a.parts[0].w.cols), units = LINEAR_FEW_WARPS / segments;
     uint32_t rows_bytes = units * p->a.rows * padded_of(p) * 2;
     if (p->a.rows > LINEAR_FEW_ROWS) return false;
     for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        uint32_t blocks = kernels[i].blocks, most = (arch->shared_max + BLOCK_BYTES) / blocks;
         uint32_t shared =
             LINEAR_FEW_WARPS * kernels[i].stages * LINEAR_FEW_PIECES * 16 + rows_bytes;
-        if (shared + FEW_STATIC_BYTES > arch->shared_max) continue;
-        if (p->a.rows * (padded_of(p) / segments) <= FEW_QUADS * 4 * 32)
-            p->rounded = 0;
-        else
-            plan_round(p, bf16, ret);
-        struct launch *l =
-            add(ret, bf16 ? kernels[i].bf16 : kernels[i].f16, p,
-                min_u32(arch->sm_count, ceil_div_u32(p->outputs, units)), 1, LINEAR_FEW_WARPS * 32);
+        if (shared + FEW_STATIC_BYTES + BLOCK_BYTES > most) continue;
+        if (blocks > 1 && p->outputs < arch->sm_count * LINEAR_TILE) continue;
+        plan_round(p, bf16, ret);
+        struct launch *l = add(ret, bf16 ? kernels[i].bf16 : kernels[i].f16, p,
+                               min_u32(arch->sm_count * blocks, ceil_div_u32(p->outputs, units)), 1,
+                               LINEAR_FEW_WARPS * 32);
         l->shared_bytes = shared;
         return true;
     }
@@ -79,31 +86,50 @@ static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch 
 // How the blocks of linear_wide share the work.
 struct sharing {
     const struct wide *kernel;
-    uint32_t groups, splits, bands;
+    uint32_t groups, splits, bands, per; // per: outputs of a band
+    uint32_t turns;                      // of the multiprocessors
 };
 
+// What lines of a group lie behind the band's are read too, for nothing: into the next stage, and behind the last one.
 static uint32_t wide_bytes(const struct sharing *s) {
-    return ((s->groups * 64 + s->kernel->rows) * LINEAR_SPAN * 2 + 8) * s->kernel->stages;
+    uint32_t line = LINEAR_SPAN * 2, lines = ceil_div_u32(s->per, 8) * 8 + s->kernel->rows;
+    uint32_t bytes = lines * line * s->kernel->stages, read = s->groups * 64 * line;
+    return max_u32(bytes, bytes - lines * line + read) + s->kernel->stages * 8;
 }
 
 static double max(double a, double b) {
     return a > b ? a : b;
 }
 
-/* Clocks that it takes, roughly: a block multiplies 2,048 factors a clock and has its share of the memory's 2,600 bytes and of the
- * cache's; what it adds up through memory goes at half of that. */
-static double clocks_of(const struct sharing *s, const struct linear_params *p,
-                        const struct cuda_arch *arch) {
-    double tiles = ceil_div_u32(p->a.rows, s->kernel->rows);
-    double per = ceil_div_u32(p->outputs, s->bands), rows = s->kernel->rows, cols = padded_of(p);
-    double multiply = s->groups * 64.0 * rows / 2048.0, shared = (per + rows) * 2 / 36.0;
-    double flying = (s->kernel->stages - 2) * per * LINEAR_SPAN * 2 / 1500.0;
-    double read = per * 2 / (tiles > 1 ? tiles : 1) / (flying < 20 ? flying : 20);
-    double step = max(max(multiply, shared), 5.5);
-    uint32_t blocks = (uint32_t)tiles * s->bands * s->splits;
-    double turns = ceil_div_u32(blocks, arch->sm_count);
-    double sum = s->splits == 1 ? 0 : 8.0 * p->a.rows * p->outputs * 8 / 1300.0 + 2500;
-    return turns * (cols / s->splits * max(step, read) + 4000) + sum;
+/* Clocks that it takes, roughly: a multiprocessor multiplies 2,048 factors a clock, at nine tenths; it reads 20 bytes a clock from
+ * memory and 36 from the cache; a stage takes some 4,600 clocks to come, 2,600
+ * where other rows have just read the same. Three groups leave few
+ * registers for 128 rows. Sums that go through memory are written and read. */
+static double clocks_of(const struct sharing *s, const struct linear_params *p) {
+    double tiles = ceil_div_u32(p->a.rows, s->kernel->rows), rows = s->kernel->rows;
+    double multiply = s->groups * 64 * rows / 1850, cached = (s->per + rows) * 2 / 36;
+    double step = max(multiply, max(cached, s->per * 2 / 20.0 / tiles));
+    if (s->groups == 3 && rows >= 128) step *= 1.15;
+    double stage =
+        max(step * LINEAR_SPAN + 100, (tiles > 2 ? 2600.0 : 4600.0) / (s->kernel->stages - 2));
+    double sums = s->splits > 1 ? (double)p->a.rows * p->outputs * 64 / 1300 + 3000 : 0;
+    double stages = (double)padded_of(p) / LINEAR_SPAN / s->splits;
+    return s->turns * (stages * stage + 3000) + sums;
+}
+
+// Even bands, so many that the last turn of the multiprocessors is a full one. False: it does not fit.
+static bool share(struct sharing *s, const struct linear_params *p, const struct cuda_arch *arch) {
+    uint32_t each = ceil_div_u32(p->a.rows, s->kernel->rows) * s->splits;
+    uint32_t widest = arch->shared_max / (LINEAR_SPAN * 2) / s->kernel->stages;
+    if (widest < s->kernel->rows + 16) return false;
+    widest = min_u32((widest - s->kernel->rows - 1) / 8 * 8, s->groups * 64);
+    s->bands = ceil_div_u32(p->outputs, widest);
+    s->turns = ceil_div_u32(s->bands * each, arch->sm_count);
+    uint32_t full = s->turns * arch->sm_count / each;
+    s->bands = min_u32(max_u32(s->bands, full), ceil_div_u32(p->outputs, 8));
+    s->per = ceil_div_u32(p->outputs, s->bands);
+    s->bands = ceil_div_u32(p->outputs, s->per);
+    return s->per > (s->groups - 1) * 64 && wide_bytes(s) <= arch->shared_max;
 }
 
 static struct sharing wide_sharing(const struct linear_params *p, const struct cuda_arch *arch) {
@@ -113,19 +139,15 @@ static struct sharing wide_sharing(const struct linear_params *p, const struct c
     for (uint32_t k = 0; k < WIDES; k++)
         for (uint32_t groups = 1; groups <= wides[k].groups; groups++)
             for (uint32_t splits = 1; splits <= segments; splits *= 2) {
-                struct sharing s = {&wides[k], groups, splits, 0};
-                if (wide_bytes(&s) > arch->shared_max || (splits > 1 && p->a.rows > 256)) continue;
-                // Even bands, so many that the last turn of the multiprocessors is a full one.
-                uint32_t each = ceil_div_u32(p->a.rows, s.kernel->rows) * splits;
-                s.bands = ceil_div_u32(p->outputs, groups * 64);
-                uint32_t turns = ceil_div_u32(s.bands * each, arch->sm_count);
-                uint32_t full = turns * arch->sm_count / each;
-                s.bands = min_u32(max_u32(s.bands, full), ceil_div_u32(p->outputs, 8));
-                double clocks = clocks_of(&s, p, arch);
+                struct sharing s = {.kernel = &wides[k], .groups = groups, .splits = splits};
+                if (splits > 1 && p->a.rows > SPLIT_ROWS_MAX) continue;
+                if (!share(&s, p, arch)) continue;
+                double clocks = clocks_of(&s, p);
                 if (best.kernel && clocks >= least) continue;
                 best = s;
                 least = clocks;
             }
+    assert(best.kernel);
     return best;
 }
 
@@ -134,12 +156,11 @@ static void plan_wide(struct linear_params *p, bool bf16, const struct cuda_arch
     plan_round(p, bf16, ret);
     struct sharing s = wide_sharing(p, arch);
     uint64_t rounded = align_up_u64((uint64_t)p->a.rows * padded_of(p) * 2, ALIGN);
-    p->per = ceil_div_u32(p->outputs, s.bands);
+    p->per = s.per;
     p->splits = s.splits;
     p->sums = p->rounded + rounded;
-    struct launch *l =
-        add(ret, bf16 ? s.kernel->bf16 : s.kernel->f16, p, ceil_div_u32(p->a.rows, s.kernel->rows),
-            ceil_div_u32(p->outputs, p->per), s.groups * 128);
+    struct launch *l = add(ret, bf16 ? s.kernel->bf16 : s.kernel->f16, p,
+                           ceil_div_u32(p->a.rows, s.kernel->rows), s.bands, s.groups * 128);
     l->grid[2] = s.splits;
     l->shared_bytes = wide_bytes(&s);
     if (s.splits == 1) return;

@@ -80,32 +80,7 @@ DEVICE_FN uint64_t stream_at(uint32_t row, uint32_t rows, uint32_t k) {
     return line * (STREAM_SPAN * 2) + (k / 8 % 8 ^ row % 8) * 16;
 }
 
-/* A warp's columns from .. to - 1 of fp32 rows to shared memory so, at ret those of column 0; from and to are multiples of
- * STREAM_SPAN. A lane has four values a turn. */
-template <enum dtype D, class Rows>
-DEVICE_FN void stream_rows(unsigned char *ret, const Rows &x, uint32_t rows, uint32_t from,
-                           uint32_t to, uint32_t cols) {
-    enum { BATCH = 10 };
-    uint32_t quads = (to - from) / 4, all = rows * quads;
-    for (uint32_t first = threadIdx.x % WARP; first < all; first += BATCH * WARP) {
-        float4 v[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            uint32_t at = first + i * WARP, row = at / quads, k = from + at % quads * 4;
-            if (at < all) v[i] = stream_quad(x.row(row), k, cols, x.quick);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            uint32_t at = first + i * WARP, row = at / quads, k = from + at % quads * 4;
-            if (at < all)
-                *reinterpret_cast<uint2 *>(ret + stream_at(row, rows, k) + k % 8 * 2) =
-                    make_uint2(device_pack<D>(v[i].x, v[i].y), device_pack<D>(v[i].z, v[i].w));
-        }
-    }
-    __syncwarp();
-}
-
-// The same of rows that stand in memory so.
+// A warp's columns from .. to - 1 of rows to shared memory, at ret those of column 0; from and to are multiples of STREAM_SPAN.
 DEVICE_FN void stream_rounded(unsigned char *ret, const unsigned char *x, uint32_t rows,
                               uint32_t from, uint32_t to) {
     enum { BATCH = 10 };

@@ -153,3 +153,136 @@ DEVICE_FN void wide_step(float (*sum)[4], uint32_t a_lines, uint32_t b_lines, bo
     }
 #endif
 }
+
+// What a block multiplies: outputs from the first on by rows, which are at most N, over some segments.
+struct wide_band {
+    uint32_t first, count, lines; // lines: of the outputs in a stage, a multiple of eight
+    const unsigned char
+        *x; // the first row's, in lines (linear_stream.cuh): [spans, all_rows, STREAM_SPAN]
+    uint32_t all_rows, rows;
+    uint32_t segment, segment_end;
+};
+
+// Stages in shared memory, each the lines of the outputs, then those of N rows; then a barrier for each.
+struct wide_ring {
+    uint32_t base, stage_bytes, barriers;
+    uint32_t stage, parity; // the next to multiply; of its barrier
+};
+
+// All threads of the block. base: a multiple of 1,024.
+template <int N, int STAGES>
+DEVICE_FN struct wide_ring wide_ring_of(uint32_t base, uint32_t lines) {
+    uint32_t stage_bytes = (lines + N) * WIDE_LINE;
+    struct wide_ring r = {base, stage_bytes, base + STAGES * stage_bytes, 0, 0};
+    wide_rows_init(r.barriers, STAGES);
+    return r;
+}
+
+// A thread's share of the copies: a piece of every blockDim / 8-th line.
+template <class Source> struct wide_copies {
+    enum { MINE = 4 }; // lines of outputs, whatever the count of groups
+    const Source &source;
+    const struct wide_band &band;
+    const uint16_t *weights[MINE];
+
+    __device__ __forceinline__ void find() {
+#pragma unroll
+        for (int j = 0; j < MINE; j++) {
+            uint32_t r = (threadIdx.x + j * blockDim.x) / 8;
+            weights[j] = source.row(band.first + (r < band.count ? r : 0));
+        }
+    }
+
+    __device__ __forceinline__ void weights_to(uint32_t stage, uint32_t k) const {
+#pragma unroll
+        for (int j = 0; j < MINE; j++) {
+            uint32_t r = (threadIdx.x + j * blockDim.x) / 8, piece = threadIdx.x % 8;
+            if (r < band.count)
+                stream_piece(stage + wide_piece(r, piece), weights[j], k + piece * 8, source.cols,
+                             source.quick);
+        }
+    }
+
+    __device__ __forceinline__ void rows_to(uint32_t stage, uint32_t barrier, uint32_t k) const {
+        wide_rows_copy(barrier, stage + band.lines * WIDE_LINE,
+                       band.x + (uint64_t)(k / STREAM_SPAN) * band.all_rows * WIDE_LINE,
+                       band.rows * WIDE_LINE);
+    }
+};
+
+// put(place of the sum, row, output) for the thread's sums, both counted from the band's first.
+template <int N, class Put> DEVICE_FN void wide_each(const struct wide_band &b, const Put &put) {
+    uint32_t lane = threadIdx.x % WARP, n = threadIdx.x / WARP * LINEAR_TILE + lane / 4;
+#pragma unroll
+    for (int i = 0; i < N / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t row = i * 8 + lane % 4 * 2 + j % 2, output = n + j / 2 * 8;
+            if (row < b.rows && output < b.count) put(i, j, row, output);
+        }
+}
+
+/* total = the segments' sums in ascending order; each goes to finished(segment, sum) too. before() is called once, after the first
+ * copies of weights and before those of rows. Source: .row(output) is where its weights start, .cols, .quick. */
+template <enum dtype D, int N, int STAGES, class Source, class Before, class Finished>
+DEVICE_FN void wide_product(const Source &source, const struct wide_band &band,
+                            struct wide_ring &ring, float (*total)[4], const Before &before,
+                            const Finished &finished) {
+    uint32_t group = threadIdx.x / WIDE_GROUP,
+             span = linear_segment_steps(source.cols) * LINEAR_STEP;
+    uint32_t filled = (source.cols + STREAM_SPAN - 1) / STREAM_SPAN * STREAM_SPAN;
+    uint32_t from = band.segment * span, to = band.segment_end * span;
+    to = to < filled ? to : filled;
+    wide_copies<Source> copies = {source, band};
+    copies.find();
+    uint32_t next = ring.stage;
+    for (uint32_t i = 0; i < STAGES - 2; i++) {
+        if (from + i * STREAM_SPAN < to)
+            copies.weights_to(ring.base + next * ring.stage_bytes, from + i * STREAM_SPAN);
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    before();
+    next = ring.stage;
+    for (uint32_t i = 0; i < STAGES - 2; i++) {
+        if (from + i * STREAM_SPAN < to)
+            copies.rows_to(ring.base + next * ring.stage_bytes, ring.barriers + 8 * next,
+                           from + i * STREAM_SPAN);
+        stream_commit();
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    float sum[N / 8][4];
+    for (uint32_t start = from, segment = band.segment; start < to; start += span, segment++) {
+        uint32_t end = start + span < to ? start + span : to;
+        for (uint32_t k = start; k < end; k += STREAM_SPAN) {
+            stream_wait<STAGES - 3>();
+            wide_rows_wait(ring.barriers + 8 * ring.stage, ring.parity);
+            wide_fence();
+            __syncthreads(); // the stage is here, and the one before last has been multiplied by all
+            uint32_t at = ring.base + ring.stage * ring.stage_bytes;
+            wide_begin();
+#pragma unroll
+            for (int s = 0; s < LINEAR_GROUP; s++)
+                wide_step<D, N>(sum, at + group * WIDE_OUTPUTS * WIDE_LINE + s * 32,
+                                at + band.lines * WIDE_LINE + s * 32, k != start || s);
+            wide_commit();
+            uint32_t ahead = k + (STAGES - 2) * STREAM_SPAN;
+            if (ahead < to) {
+                copies.weights_to(ring.base + next * ring.stage_bytes, ahead);
+                copies.rows_to(ring.base + next * ring.stage_bytes, ring.barriers + 8 * next,
+                               ahead);
+            }
+            stream_commit();
+            wide_wait<1>();
+            next = next + 1 == STAGES ? 0 : next + 1;
+            ring.stage = ring.stage + 1 == STAGES ? 0 : ring.stage + 1;
+            ring.parity ^= ring.stage == 0;
+        }
+        wide_wait<0>();
+        finished(segment, sum);
+#pragma unroll
+        for (int i = 0; i < N / 8; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                total[i][j] = start == from ? sum[i][j] : total[i][j] + sum[i][j];
+    }
+}

@@ -1314,7 +1314,9 @@ struct expert_exl3 {
 static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
     uint32_t nth = e * 3 + part;
     if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
-    return (struct expert_exl3){200 + 3 * nth, 2 + nth * 5 % 15, (enum exl3_codebook)(nth % 3)};
+    // Fifteen experts have every width in every codebook.
+    uint32_t width = c->size[3] < 15 ? nth * 5 : nth * 7 + e;
+    return (struct expert_exl3){200 + 3 * nth, 2 + width % 15, (enum exl3_codebook)(nth % 3)};
 }
 
 // Trellis, factors of the inputs, factors of the outputs, one behind the other.
@@ -1803,6 +1805,11 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
     EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
+    EXPERTS(8, 256, 128, 15, 8, TYPES_EXL3),
+    EXPERTS(17, 128, 256, 15, 8, TYPES_EXL3),
+    EXPERTS(2, 2304, 1024, 4, 3, TYPES_EXL3), // segments that end within a rotation
+    EXPERTS(3, 2048, 512, 7, 4, DTYPE_BF16),
+    EXPERTS(4, 4104, 520, 5, 2, DTYPE_F16),
     EACH_ROWS(EXPERT_SUM, 2048),
     EACH_ROWS(DRAW, 5000, DRAW_SPREAD),
     DRAW(12, 248320, DRAW_SPREAD),

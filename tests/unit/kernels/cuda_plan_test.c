@@ -196,7 +196,11 @@ static void plan_router(uint32_t rows_count, uint32_t v, const struct cuda_arch 
 
 static void plan_experts(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                          struct launch_list *l) {
-    struct experts_args a = {.rows = rows_count,
+    static struct expert table[512];
+    for (uint32_t e = 0; e < experts_count[v]; e++)
+        table[e].gate.exl3.half_bits = v >= 2 && e ? 8 : 0;
+    struct experts_args a = {.table = table,
+                             .rows = rows_count,
                              .dim = hidden[v],
                              .width = v ? 512 : 24,
                              .count = experts_count[v],
