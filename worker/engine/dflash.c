@@ -48,14 +48,16 @@ static uint64_t quantise_from(const struct dflash *d) {
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,
                 struct err *e) {
     bool own = d->cfg.spans_count && (lim->spans_yield || !lim->spans_count);
-    const struct engine_range *spans = own ? d->cfg.spans : lim->spans;
-    uint32_t count = own ? d->cfg.spans_count : lim->spans_count;
+    struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
+    if (own)
+        given = (struct draft_head_spans){"draft_vocab_spans of the drafter's config.json",
+                                          d->cfg.spans, d->cfg.spans_count};
     int st = check_ops(m->ops, e);
     d->m = m;
     d->lim = lim;
     dflash_weights_init(&d->w, &d->cfg, m->ops, quantise_from(d));
     d->context = (struct dflash_context){.cfg = &d->cfg, .m = m};
-    return st ? st : draft_head_init(&d->head, m, spans, count, d->cfg.top, e);
+    return st ? st : draft_head_init(&d->head, m, given, d->cfg.top, e);
 }
 
 // Blocks and context rows are never projected at once, so they share what both need.

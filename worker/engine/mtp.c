@@ -343,7 +343,8 @@ int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *
                      "MTP head on '%s': wanted the operation 'draft_top', found none in this "
                      "build's backend",
                      m->ops->device);
-    if (!st) st = draft_head_init(&head, m, lim->spans, lim->spans_count, TOP, e);
+    struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
+    if (!st) st = draft_head_init(&head, m, given, TOP, e);
     if (st) return st;
     struct mtp *t = mem_calloc(1, sizeof *t);
     *t = (struct mtp){.m = m, .head = head, .row_bytes = (uint64_t)m->cfg->hidden * F32};
