@@ -262,14 +262,16 @@ def settings_that_cannot_be_are_refused_by_name():
     check(status != 0, "a kind of no drafter")
     check_in("beside drafter 'none', found 'copy'", err, "a kind of no drafter")
     for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "draft-vocab: wanted at least 16 ids, found 10"),
-                       ("--draft-kinds=dflash2", "draft-kinds: wanted kinds that drafter 'auto' has (copy, mtp), found 'dflash2'"),
-                       ("--draft-kinds=copy,dflash", "draft-kinds: wanted kinds that drafter 'auto' has (copy, mtp), found 'dflash'"),
                        ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
                        ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
         check(status != 0, flag)
         check_in(text, err, flag)
+    for found in ("dflash2", "copy,dflash2", "dflash2,mtp"):
+        status, _, err = run_program("bench", "engine", folder("demo"), "--context=600", f"--draft-kinds={found}")
+        check(status != 0, found)
+        check_in("draft-kinds: wanted kinds that drafter 'auto' has (copy, mtp), found 'dflash2'", err, found)
     drafter = folder("demo-dflash")
     for flag, text in (("--draft-kinds=dflash2", f"draft-kinds: wanted dflash, which drafter '{drafter}' is, found 'dflash2'"),
                        ("--draft-kinds=dflash,mtp", f"draft-kinds: wanted kinds that drafter '{drafter}' has (copy, dflash), found 'mtp'"),
