@@ -311,7 +311,8 @@ static void begin_step(struct control *c, struct operation *op, const struct bac
     bool changed;
     // Another worker may have died meanwhile: its return is waited for.
     if (check_left(c, i, &op->how, &e)) {
-        if ((double)mono_since(op->since_ms, now) >= op->how.start_s * 1000) end_operation(op, e.message);
+        if ((double)mono_since(op->since_ms, now) >= op->how.start_s * 1000)
+            end_operation(op, e.message);
         return;
     }
     op->asked = true;

@@ -348,6 +348,41 @@ def over_http2_bodies_over_the_limit_never_end_the_replies_beside_them():
 
 
 @test
+def over_http2_a_length_that_is_not_the_bodys_costs_its_stream_alone():
+    """What h2o will not have of a head ends the connection, but with a GOAWAY that names the error (docs/http.md)."""
+    s = server()
+    stream = {**GOOD, "max_tokens": 100, "ignore_eos": True, "stream": True}
+
+    def post(c, length, body, path=CHAT):
+        number = c.h.get_next_available_stream_id()
+        r = c.streams[number] = Response(0, [], b"", "HTTP/2")
+        r.done = r.was_reset = False
+        fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path), ("content-type", "application/json")]
+        c.h.send_headers(number, fields + [("content-length", length)], end_stream=not body)
+        if body:
+            c.h.send_data(number, body, end_stream=True)
+        c.flush()
+        return number
+
+    with Http2(s.port) as c:
+        live = c.send_request("POST", CHAT, stream)
+        for length in ("0", str(len(DATA) - 1), str(len(DATA) + 1), "1000000"):
+            r = c.read_response(post(c, length, DATA))
+            check_eq((r.status, r.was_reset, r.reset_code), (0, True, 1), length)
+        r = c.read_response(post(c, "5", b""))
+        check_eq((r.status, r.json()["error"]["message"]), (400, "content-length says 5, and the body had 0 bytes"), "no body at all")
+        check_eq(c.read_response(post(c, str(len(DATA)), DATA)).status, 200, "the right length")
+        check_eq(c.read_response(live).status, 200, "the reply beside them")
+    for length in ("x", "-1", "", "99999999999999999999", "5, 5"):
+        with Http2(s.port) as c:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                post(c, length, DATA)
+                while not c.gone:
+                    c.pump()
+        check_eq(s.post(CHAT, GOOD).status, 200, "the next connection")
+
+
+@test
 def over_tls_bytes_that_fill_a_read_exactly_are_no_failed_read():
     """Behind a read that was full to the last byte comes one more, which finds nothing yet: the packaged h2o takes that for the
     end of the connection. The sizes meet every cipher's overhead and the 8 KiB of its buffer, once and twice."""
