@@ -348,6 +348,7 @@ void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l) {
     if (c->measuring) {
         c->need_scratch_bytes = max_u64(c->need_scratch_bytes, l->scratch_bytes);
         c->need_counters = max_u32(c->need_counters, l->counters);
+        c->recorded += l->count;
         return;
     }
     assert(c->recording_early ||
