@@ -21,7 +21,9 @@ struct cpu_pool;
 struct attn_args;
 struct conv_args;
 struct conv_store_args;
+struct delta_commit_args;
 struct delta_gates_args;
+struct delta_mix_args;
 struct delta_norm_args;
 struct delta_scan_args;
 struct draft_attn_args;
@@ -129,6 +131,9 @@ struct ops {
     void (*delta_norm)(void *ctx, const struct delta_norm_args *a);
     void (*delta_scan)(void *ctx, const struct delta_scan_args *a);
     void (*gated_norm)(void *ctx, const struct gated_norm_args *a);
+    // Several of these as one; NULL: they are issued one by one, which gives the same bits.
+    void (*delta_mix)(void *ctx, const struct delta_mix_args *a);
+    void (*delta_commit)(void *ctx, const struct delta_commit_args *a);
     void (*router)(void *ctx, const struct router_args *a);
     // Bytes of scratch that experts needs for up to a->rows rows of these sizes; looks at sizes alone.
     uint64_t (*experts_room)(void *ctx, const struct experts_args *a);

@@ -88,6 +88,8 @@ static const struct setting table[] = {
      "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
      "inspect: print nothing but what is wrong"},
+    {"kind", SETTING_BOOL, IN(kind), "off", 0, 0, NULL, NULL,
+     "inspect: print what the folder is, 'model' or 'drafter', and end"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
      "least level of a line on stderr"},
     {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,

@@ -27,7 +27,7 @@ struct options {
     // Itself.
     char *log_level;
     bool list_devices, help, version;
-    bool check; // inspect
+    bool check, kind; // inspect
 
     struct settings settings;
     const char *model; // the folder, an argument; NULL: none was given
