@@ -151,7 +151,7 @@ static int profile_all(struct engine *eng, struct engine_profile *p, struct err 
 }
 
 TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
-    static struct engine_profile p;
+    static struct engine_profile p = {.apart = true};
     struct engine_config c = mock_engine(&card, models[2]);
     struct engine *eng = drive_open(&c);
     struct cuda_mock_counts before = cuda_mock_counts();

@@ -25,31 +25,21 @@ static uint64_t quantise_from(const struct dflash *d) {
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,
                 struct err *e) {
     bool own = d->cfg.spans_count && (lim->spans_yield || !lim->spans_count);
-<<<<<<< HEAD
-    const struct engine_range *spans = own ? d->cfg.spans : lim->spans;
-    uint32_t count = own ? d->cfg.spans_count : lim->spans_count;
-=======
     struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
     if (own)
         given = (struct draft_head_spans){"draft_vocab_spans of the drafter's config.json",
                                           d->cfg.spans, d->cfg.spans_count};
-    int st = check_ops(m->ops, e);
->>>>>>> http2
     d->m = m;
     d->lim = lim;
     dflash_weights_init(&d->w, &d->cfg, m->ops, quantise_from(d));
     d->context = (struct dflash_context){.cfg = &d->cfg, .m = m};
-<<<<<<< HEAD
-    return draft_head_init(&d->head, m, spans, count, d->cfg.top, e);
+    return draft_head_init(&d->head, m, given, d->cfg.top, e);
 }
 
 uint64_t dflash_tables_bytes(const struct dflash *d) {
     uint64_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS);
     uint64_t row = 3 * sizeof(uint32_t) + max_u32(sizeof(struct draft_block), sizeof(struct run));
     return rows * row + DFLASH_TABLES * TABLE_ALIGN;
-=======
-    return st ? st : draft_head_init(&d->head, m, given, d->cfg.top, e);
->>>>>>> http2
 }
 
 // Blocks and context rows are never projected at once, so they share what both need.

@@ -352,17 +352,8 @@ int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *
              struct err *e) {
     struct draft_head head;
     int st = checkpoint_check_mtp(m->ckpt, e);
-<<<<<<< HEAD
-    if (!st) st = draft_head_init(&head, m, lim->spans, lim->spans_count, TOP, e);
-=======
-    if (!st && !m->ops->draft_top)
-        st = err_set(e, ST_UNSUPPORTED,
-                     "MTP head on '%s': wanted the operation 'draft_top', found none in this "
-                     "build's backend",
-                     m->ops->device);
     struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
     if (!st) st = draft_head_init(&head, m, given, TOP, e);
->>>>>>> http2
     if (st) return st;
     struct mtp *t = mem_calloc(1, sizeof *t);
     *t = (struct mtp){.m = m, .head = head, .row_bytes = (uint64_t)m->cfg->hidden * F32};
