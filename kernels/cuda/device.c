@@ -333,14 +333,14 @@ static void launch_one(struct cuda *c, const char *op, const struct launch *l) {
     }
     assert(!k || k->archs_count == 0 || k->archs[0].params_bytes == l->params_bytes);
     void *params[] = {(void *)l->params};
+    bool overlaps = l->early && k && c->overlaps[k - cuda_kernels] && !c->profile;
     struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAP, .value.flag = 1};
     struct cu_launch_config config = {.grid = {l->grid[0], l->grid[1], l->grid[2]},
                                       .block = {l->block[0], l->block[1], l->block[2]},
                                       .shared_bytes = l->shared_bytes,
                                       .stream = c->stream,
                                       .attributes = &overlap,
-                                      .attributes_count =
-                                          l->early && k && c->overlaps[k - cuda_kernels]};
+                                      .attributes_count = overlaps};
     cuda_check(c, c->d->launch(&config, f, params, NULL), l->kernel);
 }
 

@@ -84,7 +84,7 @@ static struct launch *add_few(struct launch_list *ret, const char *kernel,
 // The blocks of a matrix share its segments as long as there are not enough of them.
 static uint32_t few_splits(const struct experts_args *a, uint32_t segments, uint32_t sm_count) {
     uint32_t splits = segments, blocks = 2 * a->rows * a->per_token * (a->width / EXL3_BLOCK);
-    while (splits > 1 && blocks * splits > 3 * sm_count) splits /= 2;
+    while (splits > 1 && (segments % splits || blocks * splits > 3 * sm_count)) splits--;
     return splits;
 }
 
@@ -96,7 +96,8 @@ static bool plan_few(const struct experts_args *a, struct kinds before, struct k
     uint32_t picks = a->rows * a->per_token, cols = max_u32(a->dim, a->width);
     uint32_t half_bits = max_u32(before.half_bits, after.half_bits);
     struct experts_few_params p = {.a = *a, .slot_bytes = 64 * half_bits};
-    p.segments = linear_exl3_segments(a->dim);
+    // Plain experts may have fewer inputs than EXL3 has in a block; they have no segments, but blocks for as many.
+    p.segments = before.exl3 ? linear_exl3_segments(a->dim) : linear_segments(a->dim);
     p.splits = few_splits(a, p.segments, arch->sm_count);
     uint32_t rows_bytes =
         a->rows * (uint32_t)align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
