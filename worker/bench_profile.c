@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROUNDS = 32, SHORT = 512 };
+enum {
+    ROUNDS = 16,
+    FILLING = 8, // rounds until all decode, at most
+    SHORT = 512
+};
 
 static const struct engine_shape shapes[] = {
     // Streams that decode.
@@ -52,7 +56,7 @@ static bool fits(const struct engine_info *info, const struct engine_shape *s) {
 
 static int print_shape(struct engine *eng, const struct engine_shape *s, double speed,
                        struct err *e) {
-    struct engine_profile p;
+    struct engine_profile p = {0};
     struct bench_work w = bench_work_of(engine_info(eng), s->rows, s->streams, s->context);
     int st = engine_profile(eng, s, &p, e);
     if (st) return st;
@@ -78,7 +82,7 @@ static int print_shapes(struct engine *eng, double speed, struct err *e) {
 
 static int print_ops(struct engine *eng, const struct engine_shape *s, double speed,
                      struct err *e) {
-    struct engine_profile p;
+    struct engine_profile p = {.apart = true};
     double sum = 0;
     int st = engine_profile(eng, s, &p, e);
     if (st) return st;
@@ -123,7 +127,7 @@ static int time_rounds(struct engine *eng, uint32_t streams, double *ret_ms, str
     double ms[ROUNDS];
     uint32_t n = 0;
     int st = ST_OK;
-    for (uint32_t i = 0; i < streams && !st; i++) st = submit(eng, 32, ROUNDS + streams, i, e);
+    for (uint32_t i = 0; i < streams && !st; i++) st = submit(eng, 32, ROUNDS + FILLING, i, e);
     while (!st && !engine_idle(eng)) {
         struct engine_round round;
         uint64_t before = mono_ns();
@@ -142,7 +146,7 @@ static int print_rounds(struct engine *eng, struct err *e) {
     printf("\nrounds of decoding streams, by the host's clock\n  streams   ms a round   tokens/s   "
            "beside the device us\n");
     for (uint32_t n = 1; n <= engine_info(eng)->streams_max && !st; n *= 2) {
-        struct engine_profile p;
+        struct engine_profile p = {0};
         double ms = 0;
         st = engine_profile(eng, &(struct engine_shape){n, n, 64}, &p, e);
         if (!st) st = time_rounds(eng, n, &ms, e);

@@ -15,6 +15,8 @@ static void print_plan(const struct plan *p) {
     printf("memory      %.3f GiB of %.3f\n", gib(p->arena_bytes), gib(p->room));
     for (uint32_t i = 0; i < p->regions_count; i++)
         printf("  %-24s %9.3f GiB\n", p->regions[i].name, gib(p->regions[i].bytes));
+    if (p->graphs_bytes)
+        printf("  %-24s %9.3f GiB, about, beside it\n", "graphs of rounds", gib(p->graphs_bytes));
     printf("embedding   %.3f GiB, %s: %s\n", gib(p->embedding_bytes),
            p->embedding_on_host ? "in pinned host memory" : "on the card", p->embedding_why);
     uint64_t rows = p->embedding_on_host ? p->embedding_bytes : 0;

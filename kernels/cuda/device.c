@@ -338,14 +338,14 @@ static void launch_one(struct cuda *c, const char *op, const struct launch *l) {
     }
     assert(!k || k->archs_count == 0 || k->archs[0].params_bytes == l->params_bytes);
     void *params[] = {(void *)l->params};
+    bool overlaps = l->early && k && c->overlaps[k - cuda_kernels] && !c->profile;
     struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAP, .value.flag = 1};
     struct cu_launch_config config = {.grid = {l->grid[0], l->grid[1], l->grid[2]},
                                       .block = {l->block[0], l->block[1], l->block[2]},
                                       .shared_bytes = l->shared_bytes,
                                       .stream = c->stream,
                                       .attributes = &overlap,
-                                      .attributes_count =
-                                          l->early && k && c->overlaps[k - cuda_kernels]};
+                                      .attributes_count = overlaps};
     cuda_check(c, c->d->launch(&config, f, params, NULL), l->kernel);
 }
 
@@ -353,6 +353,7 @@ void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l) {
     if (c->measuring) {
         c->need_scratch_bytes = max_u64(c->need_scratch_bytes, l->scratch_bytes);
         c->need_counters = max_u32(c->need_counters, l->counters);
+        c->recorded += l->count;
         return;
     }
     assert(c->recording_early ||

@@ -12,6 +12,10 @@
 struct cuda;
 struct err;
 
+enum {
+    CUDA_GRAPH_LAUNCH_BYTES = 2600
+}; // of the device, about: 64 graphs of 1000 launches took 158 MiB of an H200 (driver 580)
+
 struct cuda_graph {
     cu_graph_exec exec;
     uint64_t launches;

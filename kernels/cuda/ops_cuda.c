@@ -231,6 +231,23 @@ static uint64_t plan_room(void *ctx) {
     return c->plan_room;
 }
 
+// Launches are counted, for the memory that a driver would take.
+static int plan_graph_begin(void *ctx, bool early, struct err *e) {
+    struct cuda *c = ctx;
+    c->measuring = true;
+    c->recorded = 0;
+    return ST_OK;
+}
+
+static int plan_graph_end(void *ctx, struct cuda_graph **io, struct err *e) {
+    struct cuda *c = ctx;
+    uint64_t bytes = c->recorded * CUDA_GRAPH_LAUNCH_BYTES;
+    if (!*io) *io = mem_calloc(1, sizeof **io);
+    (*io)->launches = c->recorded;
+    c->plan_room = c->plan_room > bytes ? c->plan_room - bytes : 0;
+    return ST_OK;
+}
+
 static int plan_sync(void *ctx, struct err *e) {
     return ST_OK;
 }
@@ -248,7 +265,9 @@ int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified
     ret->free_bytes = plan_room;
     ret->sync = plan_sync;
     ret->close = free;
-    ret->graph_begin = NULL;
+    ret->graph_begin = plan_graph_begin;
+    ret->graph_end = plan_graph_end;
+    ret->profile = NULL;
     int st = check_complete(ret, e);
     if (st) ops_close(ret);
     return st;

@@ -1,6 +1,7 @@
 /* The real engine over the mock driver: what it asks of a device while it starts and while it runs, and that whatever call
  * fails, nothing is left behind. */
 #include "common/err.h"
+#include "kernels/cuda/fatbin.h"
 #include "kernels/ops.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/mock_engine.h"
@@ -151,7 +152,7 @@ static int profile_all(struct engine *eng, struct engine_profile *p, struct err 
 }
 
 TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
-    static struct engine_profile p;
+    static struct engine_profile p = {.apart = true};
     struct engine_config c = mock_engine(&card, models[2]);
     struct engine *eng = drive_open(&c);
     struct cuda_mock_counts before = cuda_mock_counts();
@@ -182,6 +183,55 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
         CHECK_STR(cuda_mock_counts().wrong, "");
         CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
     }
+}
+
+// A launch that overlaps the one before reads what that has not written yet, unless its kernel waits. Code that the driver makes of
+// the PTX does not, and older chips cannot.
+TEST(launches_overlap_where_their_kernels_were_compiled_to_wait_and_nowhere_else) {
+    const struct cuda_kernel *k = cuda_kernel_find("copy");
+    const struct cuda_kernel_arch *on = k ? cuda_kernel_on(k, 90) : NULL;
+    static const struct cuda_mock_config cards[] = {
+        {.arch = {90, 227 << 10, 132}},
+        {.arch = {90, 227 << 10, 132}, .from_ptx = true},
+        {.arch = {80, 163 << 10, 108}},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct engine_config c = mock_engine(&cards[i], "");
+        struct engine *eng = drive_open(&c);
+        run_all(eng);
+        CHECK_EQ(cuda_mock_counts().early_launches > 0, i == 0 && on && on->waits);
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        engine_free(eng);
+    }
+}
+
+// The checkpoint's own head and copies: their tables, candidates and hidden rows go the same ways as the rounds'.
+TEST(drafters_allocate_nothing_in_a_round_and_leave_nothing) {
+    struct engine_config c = mock_engine(&card, "--mtp");
+    c.drafter = "auto";
+    struct engine *eng = drive_open(&c);
+    const struct engine_info *info = engine_info(eng);
+    CHECK_STR(info->drafter, "mtp");
+    CHECK_EQ(info->graphs,
+             info->streams_max + info->draft_rows - 1); // windows of two rows and more
+    struct cuda_mock_counts at = cuda_mock_counts();
+    static uint32_t ids[40];
+    for (uint32_t k = 0; k < 3; k++) {
+        struct engine_request r = drive_request(ids, 40, k, info->vocab_size, 60);
+        struct reply reply;
+        r.draft = true;
+        r.logits_hash = k == 1;
+        drive_alone(eng, &r, &reply);
+        CHECK(reply.ended);
+        if (k != 1) CHECK(reply.drafted[ENGINE_DRAFT_MTP] + reply.drafted[ENGINE_DRAFT_COPY] > 0);
+    }
+    struct cuda_mock_counts now = cuda_mock_counts();
+    CHECK_STR(now.wrong, "");
+    CHECK_EQ_U64(now.allocs, at.allocs);
+    CHECK_EQ_U64(now.graphs, at.graphs);
+    CHECK(now.graph_launches > at.graph_launches);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
 }
 
 static struct ops_work (*need)(void *ctx);

@@ -64,16 +64,6 @@ static int take_memory(struct engine *eng, const struct engine_config *config, s
     }
 }
 
-// What rounds' graphs take of the device, before it is asked what is left. Planted faults and NaN go between the launches.
-static int reserve_graphs(struct engine *eng, const struct engine_config *config, struct err *e) {
-    if (!eng->ops.graph_begin || config->graphs_off || config->spoil_dead || config->fault)
-        return ST_OK;
-    int st = budget_lay_out(&eng->model, &eng->round, config, e);
-    if (st) return st;
-    st = graphs_reserve(&eng->graphs, &eng->model, &eng->round, e);
-    return st ? err_prefix(e, "graphs of rounds") : ST_OK;
-}
-
 // Drafts nobody asked for by name make room for the context; else the refusal says whether it is they that lack it.
 static int take_drafted_memory(struct engine *eng, const struct engine_config *config,
                                struct err *e) {
@@ -233,7 +223,7 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     eng->model.scratch_disjoint = config->scratch_disjoint;
     eng->model.spoil_dead = config->spoil_dead;
     st = drafts_open(&eng->drafts, &eng->model, config, e);
-    if (!st) st = reserve_graphs(eng, config, e);
+    if (!st) st = graphs_begin(&eng->graphs, &eng->model, &eng->round, config, e);
     if (!st) st = take_drafted_memory(eng, config, e);
     if (st) return st;
     prepare_block(eng, config);
@@ -242,7 +232,7 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     if (!st) st = kvpool_new(&eng->kv, eng->budget.pages, e);
     if (st) return st;
     st = graphs_make(&eng->graphs, &eng->model, &eng->round, e);
-    if (st) return err_prefix(e, "graphs of rounds");
+    if (st) return st;
     make_host(eng);
     fill_info(eng);
     st = read_costs(eng, config, e);

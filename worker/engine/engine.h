@@ -264,7 +264,8 @@ struct
 };
 
 struct engine_profile {
-    double ms; // of the forward and the head, launches overlapping
+    bool apart; // set by the caller: each operation by itself, too
+    double ms;  // of the forward and the head, launches overlapping
     struct ops_time ops
         [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
     uint32_t count;

@@ -3,6 +3,8 @@
 #include "common/err.h"
 #include "common/num.h"
 #include "kernels/ops.h"
+#include "worker/engine/budget.h"
+#include "worker/engine/engine.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
@@ -63,13 +65,22 @@ static int record_all(struct graphs *g, struct model *m, const struct round *tab
     return st;
 }
 
-int graphs_reserve(struct graphs *g, struct model *m, const struct round *tables, struct err *e) {
+// Planted faults and the NaN of dead rows go between the launches.
+static bool wanted(const struct ops *o, const struct engine_config *c) {
+    return o->graph_begin && !c->graphs_off && !c->spoil_dead && !c->fault;
+}
+
+int graphs_begin(struct graphs *g, struct model *m, struct round *r,
+                 const struct engine_config *config, struct err *e) {
+    if (!wanted(m->ops, config)) return ST_OK;
+    int st = budget_lay_out(m, r, config, e);
+    if (st) return st;
     *g = (struct graphs){.ops = m->ops};
     uint64_t before = m->ops->free_bytes(m->ops->ctx);
-    int st = record_all(g, m, tables, true, e);
+    st = record_all(g, m, r, true, e);
     uint64_t after = m->ops->free_bytes(m->ops->ctx);
     g->bytes = before > after ? before - after : 0;
-    return st;
+    return st ? err_prefix(e, "graphs of rounds") : ST_OK;
 }
 
 static void drop(struct graphs *g, struct cuda_graph **p) {
@@ -82,10 +93,11 @@ int graphs_make(struct graphs *g, struct model *m, const struct round *tables, s
     for (uint32_t i = decode_max(m); i < GRAPHS_ROWS_MAX; i++) drop(g, &g->decode[i]);
     for (uint32_t i = window_max(m); i < GRAPHS_ROWS_MAX; i++) drop(g, &g->window[i]);
     int st = record_all(g, m, tables, false, e);
+    if (st) return err_prefix(e, "graphs of rounds");
     g->count = 0;
     for (uint32_t i = 0; i < GRAPHS_ROWS_MAX; i++)
         g->count += (g->decode[i] != NULL) + (g->window[i] != NULL);
-    return st;
+    return ST_OK;
 }
 
 const struct cuda_graph *graphs_find(const struct graphs *g, const struct round *r) {

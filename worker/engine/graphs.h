@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct cuda_graph;
+struct engine_config;
 struct err;
 struct model;
 struct ops;
@@ -25,8 +26,10 @@ struct graphs {
     uint64_t bytes; // of the device, that they take
 };
 
-// Takes the memory, for a model that was laid out at no addresses (budget_lay_out). ST_NOMEM, ST_DEVICE.
-int graphs_reserve(struct graphs *g, struct model *m, const struct round *tables, struct err *e);
+// Takes the memory, for a model laid out at no addresses (budget_lay_out), which it is then; where the settings and the backend
+// have graphs. r: sized for it, as budget_make does. ST_INVAL names a setting; ST_NOMEM, ST_DEVICE.
+int graphs_begin(struct graphs *g, struct model *m, struct round *r,
+                 const struct engine_config *config, struct err *e);
 // The graphs themselves; those of more streams than there are go.
 int graphs_make(struct graphs *g, struct model *m, const struct round *tables, struct err *e);
 // That of a round whose launches were taken down; NULL.

@@ -16,7 +16,8 @@ struct plan_ask {
 struct plan {
     struct carve_region regions[CARVE_REGIONS_MAX];
     uint32_t regions_count;
-    uint64_t arena_bytes, room;
+    uint64_t arena_bytes, room; // room: beside the graphs
+    uint64_t graphs_bytes;      // of rounds, about
     bool embedding_on_host;
     const char *embedding_why; // a literal
     uint64_t embedding_bytes;
