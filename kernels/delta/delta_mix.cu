@@ -25,7 +25,6 @@ enum {
     MIX_ROWS = 8,
     QUADS = DIM / DELTA_STEP,
     KINDS = 3, // queries, keys, values
-    LINE_FLOATS = 32,
 };
 
 struct mix_shared {
@@ -131,12 +130,6 @@ DEVICE_FN float4 mix_gate_row(const struct delta_mix_args &a, const struct mix_p
     return reinterpret_cast<const float4 *>(z)[p.lane];
 }
 
-// Asks for the lines of the block's state.
-DEVICE_FN void mix_prefetch(const float *state, uint32_t count) {
-    for (uint32_t i = threadIdx.x; i < count / LINE_FLOATS; i += blockDim.x)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(state + i * LINE_FLOATS));
-}
-
 /* The state of the convolution's inputs, by a warp of a block that has read it: the last block to come of all that read a key head's queries and
  * keys replaces these and the values of its heads. */
 DEVICE_FN void mix_keep(const struct delta_mix_args &a, const struct mix_place &p,
@@ -189,7 +182,7 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
     const struct delta_mix_args &a = params.a;
     __shared__ __align__(16) struct mix_shared sh;
     uint32_t head = blockIdx.x / BLOCKS, group = a.value_heads / a.key_heads;
-    struct mix_place p = {device_ptr<const struct run>(a.rows.runs)[blockIdx.y],
+    struct mix_place p = {{},
                           head,
                           head / group,
                           threadIdx.x % WARP,
@@ -200,15 +193,7 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
     uint32_t channels = mix_channels(a), part = p.lane % DELTA_PARTS;
     uint32_t warp_col = (p.rank * WARPS + p.warp % WARPS) * DELTA_COLUMNS,
              col = p.lane / DELTA_PARTS * DELTA_HELD;
-    float *state =
-        device_ptr<float>(a.state + p.run.slot * a.slot_stride) + (uint64_t)head * DIM * DIM;
-    float *columns = state + warp_col * DIM;
-    float *conv_state = device_ptr<float>(a.conv_state + p.run.slot * a.slot_stride);
-    struct conv_source s = {device_ptr<const float>(a.m) + (uint64_t)p.run.row * channels,
-                            conv_state, channels, p.run.pos, true};
     mix_arrive<BLOCKS>(); // the other block may be written to once it runs
-    if (p.run.pos)
-        mix_prefetch(state + p.rank * WARPS * DELTA_COLUMNS * DIM, WARPS * DELTA_COLUMNS * DIM);
     struct conv_quad taps;
     if (p.warp < KINDS) mix_taps(taps, a, p, p.warp);
     float4 w = reinterpret_cast<const float4 *>(device_ptr<const float>(a.norm_w))[p.lane];
@@ -216,6 +201,13 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
           bias = device_ptr<const float>(a.dt_bias)[head];
     device_wait_prior();
     device_let_next();
+    p.run = device_ptr<const struct run>(a.rows.runs)[blockIdx.y];
+    float *state =
+        device_ptr<float>(a.state + p.run.slot * a.slot_stride) + (uint64_t)head * DIM * DIM;
+    float *columns = state + warp_col * DIM;
+    float *conv_state = device_ptr<float>(a.conv_state + p.run.slot * a.slot_stride);
+    struct conv_source s = {device_ptr<const float>(a.m) + (uint64_t)p.run.row * channels,
+                            conv_state, channels, p.run.pos, true};
     struct delta_part<QUADS, DELTA_HELD> st;
     if (scans) delta_load<QUADS, DELTA_HELD, true>(st, columns, DIM, col, part, p.run.pos == 0);
     for (uint32_t first = 0; first < p.run.count; first += MIX_ROWS) {

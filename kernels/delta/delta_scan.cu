@@ -117,7 +117,6 @@ DEVICE_FN void scan(struct delta_part<Q, COLS> &p, const struct group<Q * DELTA_
 template <bool WHOLE, uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     __shared__ __align__(16) struct group<Q * DELTA_STEP, TOKENS> ring[GROUPS];
-    const struct run run = device_ptr<const struct run>(a.runs)[run_idx];
     uint32_t head = blockIdx.y, dk = a.key_dim, cols = (blockDim.x - WARP) / DELTA_PARTS * COLS;
     struct lane l = {threadIdx.x % DELTA_PARTS, threadIdx.x / DELTA_PARTS * COLS};
     uint64_t key_width = (uint64_t)a.key_heads * dk;
@@ -126,6 +125,7 @@ DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
     uint64_t value_at = (uint64_t)head * a.value_dim + blockIdx.x * cols;
     device_wait_prior();
     device_let_next();
+    const struct run run = device_ptr<const struct run>(a.runs)[run_idx];
     if (l.col >= cols) {
         const float *qkv = device_ptr<const float>(a.qkv) + run.row * width;
         const float *q = qkv + (uint64_t)(head / (a.value_heads / a.key_heads)) * dk;
@@ -165,42 +165,42 @@ DEVICE_FN void scan_layer(const struct delta_commit_args &c) {
     scan_block<WHOLE, Q, COLS, TOKENS>(a, blockIdx.z % a.runs_count);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_scan_128(const struct delta_scan_args a) {
     scan_block<true, 4, 4, 8>(a, blockIdx.z);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_commit_128(const struct delta_commit_args a) {
     scan_layer<true, 4, 4, 8>(a);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_scan_up_to_64(const struct delta_scan_args a) {
     scan_block<false, 2, 4, 8>(a, blockIdx.z);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_commit_up_to_64(const struct delta_commit_args a) {
     scan_layer<false, 2, 4, 8>(a);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_scan_up_to_128(const struct delta_scan_args a) {
     scan_block<false, 4, 4, 8>(a, blockIdx.z);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_commit_up_to_128(const struct delta_commit_args a) {
     scan_layer<false, 4, 4, 8>(a);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_scan_up_to_256(const struct delta_scan_args a) {
     scan_block<false, 8, 2, 4>(a, blockIdx.z);
 }
 
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP)
+extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
     delta_commit_up_to_256(const struct delta_commit_args a) {
     scan_layer<false, 8, 2, 4>(a);
 }
