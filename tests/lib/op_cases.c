@@ -1081,6 +1081,24 @@ static void mix_steps(const struct ops *o, const struct delta_mix_args *a, const
                                                     .eps = a->eps});
 }
 
+// A commit of two layers, whose records are the same, and of whose states the second is a copy of the first: so it must be after it.
+static void mix_commit_layers(const struct ops *o, struct delta_commit_args *c, uint32_t slot) {
+    uint64_t bytes = c->conv.slot_stride, layer = SLOTS * bytes;
+    char *first = mem_alloc(bytes), *second = mem_alloc(bytes);
+    devptr at = c->conv.state + slot * bytes;
+    struct err e;
+    c->layers = 2;
+    c->layer_bytes = layer;
+    o->copy(o->ctx, at + layer, at, bytes);
+    o->delta_commit(o->ctx, c);
+    o->read(o->ctx, first, at, bytes);
+    o->read(o->ctx, second, at + layer, bytes);
+    CHECK_OK(o->sync(o->ctx, &e), e);
+    CHECK(!memcmp(first, second, bytes));
+    free(first);
+    free(second);
+}
+
 static void mix_commit(const struct ops *o, const struct delta_mix_args *a, struct run run) {
     uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
     run.row = run.record - 1;
@@ -1102,10 +1120,9 @@ static void mix_commit(const struct ops *o, const struct delta_mix_args *a, stru
                                            .m = a->rec_m,
                                            .state = a->conv_state,
                                            .slot_stride = a->slot_stride,
-                                           .channels = width},
-                                  .layers = 1};
+                                           .channels = width}};
     if (o->delta_commit) {
-        o->delta_commit(o->ctx, &c);
+        mix_commit_layers(o, &c, run.slot);
     } else {
         o->delta_scan(o->ctx, &c.scan);
         o->conv_store(o->ctx, &c.conv);
@@ -1174,7 +1191,7 @@ static void mix_round(const struct ops *o, const struct op_case *c, const struct
 }
 
 static void run_mix(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
-    struct buf state = buf_fine(o, STALE, SLOTS * mix_stride(c) / F32);
+    struct buf state = buf_fine(o, STALE, 2 * SLOTS * mix_stride(c) / F32);
     run_streams(o, c, schedule, &(struct stream_op){mix_round}, &state, ret);
     buf_free(o, &state);
 }

@@ -159,7 +159,7 @@ static void plan_delta_commit(uint32_t rows_count, uint32_t v, const struct cuda
     CHECK_EQ(l->count, 2);
 }
 
-// Few rows a run go through one launch, where there is a kernel for their sizes.
+// Few rows go through one launch, where there is a kernel for their sizes.
 static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                            struct launch_list *l) {
     struct delta_scan_args s = scan_of(1, v);
@@ -170,7 +170,7 @@ static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_ar
                                .key_dim = s.key_dim,
                                .value_dim = s.value_dim};
     delta_mix_plan(&a, arch, &no_work, l);
-    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 16 ? 1 : 6 + v % 2);
+    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 8 ? 1 : 6 + v % 2);
     CHECK_EQ(l->counters, l->count == 1 ? s.key_heads : 0);
 }
 
