@@ -288,6 +288,54 @@ def case_45_over_http2_a_head_that_unpacks_into_a_hundredfold_is_not_unpacked():
     check_in(" head ", s.log_text(), "the log names it")
 
 
+@contextlib.contextmanager
+def unread(s, path, total):
+    """Connections on which replies of so many bytes were asked for that none of them has a window for."""
+    whole = len(s.get(path).body)
+    fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)]
+    with contextlib.ExitStack() as open_ones:
+        asking = [open_ones.enter_context(Http2(s.port)) for _ in range(total // whole // 100)]
+        for c in asking:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                c.h.update_settings({4: 0})  # the window that a stream begins with
+                c.flush()
+                c.s.sendall(b"".join(h2_frame(1, 5, 2 * k + 1, c.h.encoder.encode(fields)) for k in range(100)))
+        note(f"{path}: {100 * len(asking)} replies of {whole} bytes")
+        yield asking
+
+
+def closed_count(clients):
+    count = 0
+    for c in clients:
+        c.s.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while c.s.recv(65536):
+                    pass
+                count += 1
+            except ConnectionResetError:
+                count += 1
+    return count
+
+
+@test
+def replies_that_nobody_reads_are_bounded_whoever_asks_for_them():
+    """Ten bytes ask for a hundred thousand: a few hundred streams whose windows are shut would keep gigabytes for a minute."""
+    s = server()
+    before = anonymous_bytes(s.pid)
+    with bystander(s, "replies that nobody reads"):
+        with unread(s, "/openapi.json", 1 << 30) as clients:
+            check_eq(s.get("/livez").status, 200, "status")  # behind all of them
+            grown = anonymous_bytes(s.pid) - before
+            note(f"{grown / 2**20:.0f} MiB more")
+            check(SMALL or grown < 300 << 20, f"what never changes was copied: {grown} bytes more")
+            check_eq(closed_count(clients), 0, "connections closed, of replies that take no memory")
+        with unread(s, "/metrics", (1 << 29) + (1 << 27)) as clients:
+            wait_for(lambda: closed_count(clients), "the connections of the oldest are closed")
+            wait_for(lambda: anonymous_bytes(s.pid) - before < 900 << 20, "the memory is bounded")
+            note(f"{(anonymous_bytes(s.pid) - before) / 2**20:.0f} MiB more, {closed_count(clients)} of {len(clients)} closed")
+
+
 @test
 def over_http2_the_rest_of_a_head_that_comes_after_the_goaway_stops_nobody():
     """h2o by itself, having said GOAWAY, looks at a CONTINUATION for ever, and at nothing else."""
