@@ -55,7 +55,7 @@ DEVICE_FN struct span find_span(const struct exl3_int_params &p, uint32_t i, uin
         r.place += strips;
         r.nth++;
     }
-    uint32_t chunk = i / (strips * p.chunk);
+    uint32_t chunk = p.chunk == groups ? 0 : i / (strips * p.chunk);
     uint32_t size = min(p.chunk, groups - chunk * p.chunk);
     i -= chunk * strips * p.chunk;
     r.strip = i / size;
@@ -252,9 +252,19 @@ struct place {
     uint32_t digits;   // address of the block's window of integers
     const char *items; // the warp's ring
     uint32_t ring;     // its address
-    uint32_t item_bytes;
-    uint32_t turn; // bytes into the ring
+    uint32_t turn;     // bytes into the ring
 };
+
+// The whole ring.
+DEVICE_FN void copier_fill(struct copier &c, const struct exl3_int_params &p,
+                           const struct place &at) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < EXL3_INT_RING; i++) {
+        if (c.left == 0) copier_begin(c, p);
+        copier_step(c, at.ring + i * p.item_bytes);
+        c.left--;
+    }
+}
 
 template <int W, int COLUMNS>
 DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, struct place &at,
@@ -271,8 +281,8 @@ DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, s
             load_words<W>(at.items + at.turn, words);
             __syncwarp(); // all have read: the place is free
             copier_step(c, at.ring + at.turn);
-            at.turn += at.item_bytes;
-            if (at.turn == EXL3_INT_RING * at.item_bytes) at.turn = 0;
+            at.turn += p.item_bytes;
+            if (at.turn == EXL3_INT_RING * p.item_bytes) at.turn = 0;
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 uint32_t v[2][8];
@@ -288,10 +298,10 @@ DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, s
 }
 
 // The factors of the rows of all parts: a warp each.
-DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job, uint32_t parts,
+DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job,
                             float (*inverse)[EXL3_INT_ROWS], float (*scale)[EXL3_INT_ROWS]) {
     uint32_t lane = threadIdx.x % WARP, blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
-    for (uint32_t i = threadIdx.x / WARP; i < parts * job.rows; i += blockDim.x / WARP) {
+    for (uint32_t i = threadIdx.x / WARP; i < p.parts * job.rows; i += blockDim.x / WARP) {
         uint32_t nth = i / job.rows, row = i % job.rows, size = 0;
         const uint32_t *sizes = device_ptr<const uint32_t>(p.sizes) +
                                 ((uint64_t)nth * p.a.rows + job.row + row) * blocks;
@@ -319,58 +329,75 @@ DEVICE_FN int32_t &window_sum(char *window, uint32_t slot, uint32_t columns, uin
                                         8 * exl3_int_step_bytes(columns) + row * 4);
 }
 
-/* The integers of `count` groups, of all rows, into the window, as its sources say: step 2 s + m, half i, column, tile c: a digit of
- * input 16 c + 2 s + m + 8 i, four times. Sixteen threads are a group and row, each with four inputs. A thread has several such tasks
- * on their way at a time. */
+/* The integers of a window's groups, of all rows: step 2 s + m, half i, column, tile c: a digit of input 16 c + 2 s + m + 8 i, four
+ * times. A task is a group, a row and four inputs, one of each tile: sixteen threads have a group and row. Some tasks of a thread are
+ * on their way together. */
+struct tasks {
+    float in[3][4];
+};
+
+enum { TASKS = sizeof(struct tasks) / sizeof(float[4]) };
+
+struct task {
+    uint32_t row, slot;
+    bool is; // there is such a row and slot
+};
+
 template <int COLUMNS>
-DEVICE_FN void load_window(const struct exl3_int_params &p, const struct job &job, uint32_t parts,
-                           uint32_t count, char *window, float (*inverse)[EXL3_INT_ROWS],
-                           float (*scale)[EXL3_INT_ROWS], bool first) {
-    const uint32_t rows = COLUMNS / 2, at_once = 3;
-    uint32_t cols = p.a.parts[0].w.cols, j = threadIdx.x % 16;
-    const float *v = device_ptr<const float>(p.rotated) + (uint64_t)job.row * cols + j;
-    for (uint32_t turn = 0; turn < count * rows * 16; turn += at_once * blockDim.x) {
-        float in[at_once][4];
+DEVICE_FN struct task find_task(const struct job &job, uint32_t turn, uint32_t i, uint32_t count) {
+    uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16;
+    uint32_t row = task % (COLUMNS / 2), slot = task / (COLUMNS / 2);
+    return {row, slot, row < job.rows && slot < count};
+}
+
+template <int COLUMNS>
+DEVICE_FN void load_tasks(const struct exl3_int_params &p, const struct job &job, uint32_t turn,
+                          uint32_t count, char *window, struct tasks &ret) {
+    uint32_t cols = p.a.parts[0].w.cols;
+    const float *v =
+        device_ptr<const float>(p.rotated) + (uint64_t)job.row * cols + threadIdx.x % 16;
 #pragma unroll
-        for (uint32_t i = 0; i < at_once; i++) {
-            uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16, row = task % rows,
-                     slot = task / rows;
-            bool have = row < job.rows && slot < count;
-            struct source s = have ? window_source(window, slot, COLUMNS) : source{0, 0};
-            const float *from =
-                v + ((uint64_t)s.nth * p.a.rows + row) * cols + s.group * EXL3_INT_GROUP;
+    for (uint32_t i = 0; i < TASKS; i++) {
+        struct task t = find_task<COLUMNS>(job, turn, i, count);
+        struct source s = t.is ? window_source(window, t.slot, COLUMNS) : source{0, 0};
+        const float *from =
+            v + ((uint64_t)s.nth * p.a.rows + t.row) * cols + s.group * EXL3_INT_GROUP;
 #pragma unroll
-            for (int c = 0; c < 4; c++) in[i][c] = have ? from[16 * c] : 0.0f;
-        }
-        if (turn == 0) {
-            if (first) load_factors(p, job, parts, inverse, scale);
-            __syncthreads();
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < at_once; i++) {
-            uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16, row = task % rows,
-                     slot = task / rows;
-            bool have = row < job.rows && slot < count;
-            float factor = have ? inverse[window_source(window, slot, COLUMNS).nth][row] : 0.0f;
-            uint32_t low[4], high[4];
-            int32_t sum = 0;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                int32_t q = exl3_int_value(in[i][c], factor);
-                low[c] = __byte_perm((uint32_t)q, 0, 0x0000);
-                high[c] = __byte_perm((uint32_t)exl3_int_high(q), 0, 0x0000);
-                sum += q;
-            }
-#pragma unroll
-            for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-            if (!have) continue;
-            if (j == 0) window_sum(window, slot, COLUMNS, row) = sum;
-            char *at = window + slot * exl3_int_group_bytes(COLUMNS);
-            at += j % 8 * exl3_int_step_bytes(COLUMNS) + row / 4 * 256 + j / 8 * 128 + row % 4 * 32;
-            *reinterpret_cast<uint4 *>(at) = make_uint4(low[0], low[1], low[2], low[3]);
-            *reinterpret_cast<uint4 *>(at + 16) = make_uint4(high[0], high[1], high[2], high[3]);
-        }
+        for (int c = 0; c < 4; c++) ret.in[i][c] = t.is ? from[16 * c] : 0.0f;
     }
+}
+
+template <int COLUMNS>
+DEVICE_FN void store_tasks(const struct job &job, uint32_t turn, uint32_t count, char *window,
+                           const float (*inverse)[EXL3_INT_ROWS], const struct tasks &tasks) {
+    uint32_t j = threadIdx.x % 16;
+#pragma unroll
+    for (uint32_t i = 0; i < TASKS; i++) {
+        struct task t = find_task<COLUMNS>(job, turn, i, count);
+        float factor = t.is ? inverse[window_source(window, t.slot, COLUMNS).nth][t.row] : 0.0f;
+        uint32_t low[4], high[4];
+        int32_t sum = 0;
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int32_t q = exl3_int_value(tasks.in[i][c], factor);
+            low[c] = __byte_perm((uint32_t)q, 0, 0x0000);
+            high[c] = __byte_perm((uint32_t)exl3_int_high(q), 0, 0x0000);
+            sum += q;
+        }
+#pragma unroll
+        for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        if (!t.is) continue;
+        if (j == 0) window_sum(window, t.slot, COLUMNS, t.row) = sum;
+        char *to = window + t.slot * exl3_int_group_bytes(COLUMNS) +
+                   j % 8 * exl3_int_step_bytes(COLUMNS) + t.row / 4 * 256 + j / 8 * 128 +
+                   t.row % 4 * 32;
+        *reinterpret_cast<uint4 *>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+        *reinterpret_cast<uint4 *>(to + 16) = make_uint4(high[0], high[1], high[2], high[3]);
+    }
+}
+
+// After the last of them: the block may use the window.
+DEVICE_FN void window_done() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -494,43 +521,21 @@ DEVICE_FN void run_one(const struct exl3_int_params &p, const struct job &job, s
 #undef WIDTH
 }
 
-// All MUL1 parts.
-struct total {
-    uint32_t parts, items, item_bytes; // bytes of a warp's part of the widest one
-};
-
-DEVICE_FN struct total find_total(const struct linear_args &a) {
-    struct total t = {0, 0, 0};
-    for (uint32_t i = 0; i < a.parts_count; i++) {
-        if (!exl3_int_weight(&a.parts[i].w)) continue;
-        t.parts++;
-        t.items += part_strips(a.parts[i].w) * (a.parts[i].w.cols / EXL3_INT_GROUP);
-        t.item_bytes = max(t.item_bytes, exl3_int_item_bytes(a.parts[i].w.exl3.half_bits));
-    }
-    return t;
-}
-
 /* A job's items: windows of integers, and runs. Where the window takes all of them it has one slot an item, of any part. Else it has one
  * chunk of the inputs after another. */
 template <int COLUMNS>
-DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job,
-                       const struct total &t, bool waited) {
+DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, bool waited) {
     extern __shared__ uint4 shared[];
     __shared__ float inverse[LINEAR_PARTS_MAX][EXL3_INT_ROWS],
         scale[LINEAR_PARTS_MAX][EXL3_INT_ROWS];
     __shared__ uint32_t flag;
     char *window = reinterpret_cast<char *>(shared);
     char *ring = window + p.window * exl3_int_group_bytes(COLUMNS) +
-                 threadIdx.x / WARP * EXL3_INT_RING * t.item_bytes;
+                 threadIdx.x / WARP * EXL3_INT_RING * p.item_bytes;
     struct place at = {(uint32_t)__cvta_generic_to_shared(window) / 16, ring,
-                       (uint32_t)__cvta_generic_to_shared(ring), t.item_bytes, 0};
+                       (uint32_t)__cvta_generic_to_shared(ring), 0};
     struct copier c = {job.from, job.to, 0, false, 0, 0, false, nullptr, 0};
-#pragma unroll 1
-    for (uint32_t i = 0; i < EXL3_INT_RING; i++) {
-        if (c.left == 0) copier_begin(c, p);
-        copier_step(c, at.ring + i * t.item_bytes);
-        c.left--;
-    }
+    copier_fill(c, p, at);
     bool all = job.to - job.from <= p.window, first = true;
     for (uint32_t i = job.from; i < job.to;) {
         struct span r = find_span(p, i, job.to);
@@ -538,13 +543,27 @@ DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job,
         uint32_t count =
             all ? job.to - i : min(p.chunk, p.a.parts[0].w.cols / EXL3_INT_GROUP - base);
         for (uint32_t k = threadIdx.x; k < count; k += blockDim.x) {
-            struct span of = all ? find_span(p, i + k, job.to) : r;
-            window_source(window, k, COLUMNS) = {of.nth, all ? of.group : base + k};
+            struct source from = {r.nth, all ? r.group + k : base + k};
+            if (all && k >= r.count) {
+                struct span other = find_span(p, i + k, job.to);
+                from = {other.nth, other.group};
+            }
+            window_source(window, k, COLUMNS) = from;
         }
         __syncthreads();
         if (!waited) device_wait_prior();
         waited = true;
-        load_window<COLUMNS>(p, job, t.parts, count, window, inverse, scale, first);
+        struct tasks tasks;
+        load_tasks<COLUMNS>(p, job, 0, count, window, tasks);
+        if (first) load_factors(p, job, inverse, scale);
+        __syncthreads();
+        store_tasks<COLUMNS>(job, 0, count, window, inverse, tasks);
+        for (uint32_t turn = TASKS * blockDim.x; turn < count * (COLUMNS / 2) * 16;
+             turn += TASKS * blockDim.x) {
+            load_tasks<COLUMNS>(p, job, turn, count, window, tasks);
+            store_tasks<COLUMNS>(job, turn, count, window, inverse, tasks);
+        }
+        window_done();
         first = false;
         for (; i < job.to; i += r.count, slot += r.count) {
             r = find_span(p, i, job.to);
@@ -558,20 +577,15 @@ DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job,
 }
 
 // The items of all parts, shared out equally.
-DEVICE_FN struct job equal_job(const struct exl3_int_params &p, uint32_t items) {
-    return {(uint32_t)((uint64_t)items * blockIdx.x / gridDim.x),
-            (uint32_t)((uint64_t)items * (blockIdx.x + 1) / gridDim.x),
-            0,
-            p.a.rows,
-            p.a.rows,
-            false};
+DEVICE_FN struct job equal_job(const struct exl3_int_params &p) {
+    uint32_t from = blockIdx.x * p.items + min(blockIdx.x, p.more);
+    return {from, from + p.items + (blockIdx.x < p.more), 0, p.a.rows, p.a.rows, false};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exl3_int_4(const struct exl3_int_params p) {
-    struct total t = find_total(p.a);
     device_let_next();
-    run_job<8>(p, equal_job(p, t.items), t, false);
+    run_job<8>(p, equal_job(p), false);
 }
 
 // More than 8 rows: a block's jobs, all inputs of a strip, chunk by chunk, for eight rows after eight.
@@ -610,8 +624,7 @@ DEVICE_FN bool next_job(const struct exl3_int_params &p, struct walk &w, struct 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exl3_int_8(const struct exl3_int_params p) {
-    struct total t = find_total(p.a);
-    struct job job = equal_job(p, t.items);
+    struct job job = equal_job(p);
     struct walk walk = {0, 0, 0, 0, 0};
     bool own = p.a.rows > EXL3_INT_ROWS;
     device_let_next();
@@ -620,6 +633,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
         if (!next_job(p, walk, job)) return;
     }
-    do run_job<16>(p, job, t, own);
+    do run_job<16>(p, job, own);
     while (own && next_job(p, walk, job));
 }

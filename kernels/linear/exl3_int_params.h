@@ -18,11 +18,15 @@ struct exl3_int_params {
     devptr rotated; // [MUL1 parts, T, K] f32: each part's rows, times suh and rotated
     devptr sizes;   // [MUL1 parts, T, K / 128] u32: the largest exl3_int_size of each block
     // A strip is as many outputs as a block has teams, 128 each. Of all MUL1 parts; 0 between launches:
-    devptr sums;     // [strips, rows, outputs of a strip] i32: S with b for b'
-    devptr q_sums;   // [strips, rows] i32
-    devptr arrived;  // [strips] u32, groups of inputs that have been added
-    uint32_t window; // groups of inputs whose integers a block holds at a time
-    uint32_t chunk;  // groups of inputs that are gone through for all outputs of a part
+    devptr sums;         // [strips, rows, outputs of a strip] i32: S with b for b'
+    devptr q_sums;       // [strips, rows] i32
+    devptr arrived;      // [strips] u32, groups of inputs that have been added
+    uint32_t window;     // groups of inputs whose integers a block holds at a time
+    uint32_t chunk;      // groups of inputs that are gone through for all outputs of a part
+    uint32_t items;      // of a block, if no block has one more
+    uint32_t more;       // how many blocks have one more
+    uint32_t parts;      // that are MUL1
+    uint32_t item_bytes; // of a warp's part of the widest weight
 };
 
 // Bytes of a step's integers, each four times: 8 or 16 columns of 32, and 16 so that the steps lie in different banks.

@@ -10,7 +10,7 @@ enum {
     ALIGN = 256,
     COLUMNS_FEW = 8, // two a row
     COLUMNS = 16,
-    BLOCKS_BESIDE = 1,  // of a multiprocessor, that the work is shared among
+    BLOCKS_BESIDE = 2,  // of a multiprocessor, that the work is shared among
     FIXED_BYTES = 512,  // static shared memory, and more
     SYSTEM_BYTES = 1024 // that each block costs beside its own
 };
@@ -34,11 +34,11 @@ static struct total find_total(const struct linear_args *a, uint32_t teams) {
     return t;
 }
 
-static void plan_rotate(const struct exl3_int_params *p, uint32_t parts, struct launch_list *ret) {
+static void plan_rotate(const struct exl3_int_params *p, struct launch_list *ret) {
     struct launch *l = launch_add(ret, "exl3_int_rotate", p, sizeof *p);
     l->grid[0] = ceil_div_u32(p->a.parts[0].w.cols / EXL3_BLOCK, EXL3_INT_ROTATE_WARPS);
     l->grid[1] = p->a.rows;
-    l->grid[2] = parts;
+    l->grid[2] = p->parts;
     l->block[0] = EXL3_INT_ROTATE_WARPS * 32;
     l->early = true;
 }
@@ -94,7 +94,11 @@ void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
     ret->counters = max_u32(ret->counters, words);
     plan_window(&p, own ? t.items : ceil_div_u32(t.items, grid), ring_bytes(t.half_bits, teams),
                 group_bytes, arch);
-    plan_rotate(&p, t.parts, ret);
+    p.items = t.items / grid;
+    p.more = t.items % grid;
+    p.parts = t.parts;
+    p.item_bytes = exl3_int_item_bytes(t.half_bits);
+    plan_rotate(&p, ret);
     struct launch *l = launch_add(ret, few ? "exl3_int_4" : "exl3_int_8", &p, sizeof p);
     l->grid[0] = grid;
     l->block[0] = teams * EXL3_INT_TEAM * 32;
