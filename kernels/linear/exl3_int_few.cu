@@ -439,7 +439,7 @@ DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
     }
 }
 
-// A warp: a row of 128 outputs of a strip, all sums being there.
+// A warp: a row of 128 outputs of a strip, all sums being there. What it needs is on its way together.
 DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job,
                           const struct span &r, uint32_t block, uint32_t row, float scale) {
     const struct linear_part &part = p.a.parts[r.part];
@@ -447,35 +447,54 @@ DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job
     uint32_t n = (r.strip * blocks + block) * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
     uint64_t place = (uint64_t)find_place(job, r) * job.stride + row;
     int4 *sums = device_ptr<int4>(p.sums) + (place * blocks + block) * WARP + lane;
-    int4 in = __ldcg(sums);
-    int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place), middle = q * EXL3_INT_MIDDLE;
+    float4 *y = reinterpret_cast<float4 *>(device_ptr<float>(part.y) +
+                                           (uint64_t)(job.row + row) * part.w.rows + n);
+    const int4 in = __ldcg(sums);
+    const int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place),
+                  middle = q * EXL3_INT_MIDDLE;
+    const uint2 svh =
+        *reinterpret_cast<const uint2 *>(device_ptr<const uint16_t>(part.w.exl3.svh) + n);
+    float4 bias = make_float4(0, 0, 0, 0), old = bias;
+    if (part.w.exl3.bias)
+        bias = *reinterpret_cast<const float4 *>(device_ptr<const float>(part.w.exl3.bias) + n);
+    if (part.add) old = *y;
     float v[EXL3_LANE_CHANNELS] = {
         exl3_int_answer(in.x - middle, q, scale), exl3_int_answer(in.y - middle, q, scale),
         exl3_int_answer(in.z - middle, q, scale), exl3_int_answer(in.w - middle, q, scale)};
     *sums = make_int4(0, 0, 0, 0);
     exl3_rotate(v);
-    float *y = device_ptr<float>(part.y) + (uint64_t)(job.row + row) * part.w.rows;
-#pragma unroll
-    for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
-        v[j] = v[j] * arith_from_f16(device_ptr<const uint16_t>(part.w.exl3.svh)[n + j]);
-        if (part.w.exl3.bias) v[j] = v[j] + device_ptr<const float>(part.w.exl3.bias)[n + j];
-        y[n + j] = part.add ? v[j] + y[n + j] : v[j];
+    v[0] = v[0] * arith_from_f16((uint16_t)svh.x);
+    v[1] = v[1] * arith_from_f16((uint16_t)(svh.x >> 16));
+    v[2] = v[2] * arith_from_f16((uint16_t)svh.y);
+    v[3] = v[3] * arith_from_f16((uint16_t)(svh.y >> 16));
+    if (part.w.exl3.bias) {
+        v[0] = v[0] + bias.x;
+        v[1] = v[1] + bias.y;
+        v[2] = v[2] + bias.z;
+        v[3] = v[3] + bias.w;
     }
+    if (part.add) {
+        v[0] = v[0] + old.x;
+        v[1] = v[1] + old.y;
+        v[2] = v[2] + old.z;
+        v[3] = v[3] + old.w;
+    }
+    *y = make_float4(v[0], v[1], v[2], v[3]);
 }
 
 // The block whose groups are the last ones of a strip finishes it.
 DEVICE_FN void arrive(const struct exl3_int_params &p, const struct job &job, const struct span &r,
                       uint32_t *flag, const float *scale) {
     uint32_t place = find_place(job, r), *arrived = device_ptr<uint32_t>(p.arrived) + place;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        __threadfence(); // of the block's sums, which the barrier put before it
         *flag = atomicAdd(arrived, r.count) + r.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
+        __threadfence();
         if (*flag) *arrived = 0;
     }
     __syncthreads();
     if (!*flag) return;
-    __threadfence();
     uint32_t blocks = blockDim.x / TEAM_THREADS,
              left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * blocks;
     blocks = min(blocks, left);
@@ -588,6 +607,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     run_job<8>(p, equal_job(p), false);
 }
 
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    exl3_int_8(const struct exl3_int_params p) {
+    device_let_next();
+    run_job<16>(p, equal_job(p), false);
+}
+
 // More than 8 rows: a block's jobs, all inputs of a strip, chunk by chunk, for eight rows after eight.
 struct walk {
     uint32_t part, strip, chunk;
@@ -622,17 +647,11 @@ DEVICE_FN bool next_job(const struct exl3_int_params &p, struct walk &w, struct 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    exl3_int_8(const struct exl3_int_params p) {
-    struct job job = equal_job(p);
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    exl3_int_rows(const struct exl3_int_params p) {
+    struct job job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
     struct walk walk = {0, 0, 0, 0, 0};
-    bool own = p.a.rows > EXL3_INT_ROWS;
     device_let_next();
-    if (own) {
-        device_wait_prior();
-        job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
-        if (!next_job(p, walk, job)) return;
-    }
-    do run_job<16>(p, job, own);
-    while (own && next_job(p, walk, job));
+    device_wait_prior();
+    while (next_job(p, walk, job)) run_job<16>(p, job, true);
 }

@@ -99,7 +99,11 @@ void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
     p.parts = t.parts;
     p.item_bytes = exl3_int_item_bytes(t.half_bits);
     plan_rotate(&p, ret);
-    struct launch *l = launch_add(ret, few ? "exl3_int_4" : "exl3_int_8", &p, sizeof p);
+    struct launch *l = launch_add(ret,
+                                  few   ? "exl3_int_4"
+                                  : own ? "exl3_int_rows"
+                                        : "exl3_int_8",
+                                  &p, sizeof p);
     l->grid[0] = grid;
     l->block[0] = teams * EXL3_INT_TEAM * 32;
     l->shared_bytes = p.window * group_bytes + ring_bytes(t.half_bits, teams);
