@@ -1,0 +1,79 @@
+/* exl3_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, the rows' way out. */
+#pragma once
+#include "kernels/linear/exl3.cuh"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_many.h"
+
+enum { EXL3_LANE_SYMBOLS = 64 };
+
+// The 16 bits (at least; more lie above them) of a lane's words that end at bit `end`; w[0] is the word before the lane's first.
+DEVICE_FN uint32_t many_window(const uint32_t *w, uint32_t end) {
+    uint32_t last = (end - 1) / 32, shift = 32 * (last + 1) - end;
+    return shift > 16 ? __funnelshift_r(w[last + 1], w[last], shift) : w[last + 1] >> shift;
+}
+
+DEVICE_FN uint32_t many_sum(uint32_t x) { // 1024 + b as fp16
+    return __dp4a(x, 0x01010101u, 0x6400u);
+}
+
+DEVICE_FN uint32_t many_pair(uint32_t first, uint32_t second) { // b' of both
+    uint32_t v = __byte_perm(first, second, 0x5410), r;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(v), "r"(0x65fe65feu)); // 1024 + 510
+    return r;
+}
+
+/* Symbols 8 j .. 8 j + 7 of the lane's 64 as registers of a 16x16 factor: inputs 2 (j % 4) + {0, 1, 8, 9} of the tile, outputs
+ * 2 h + j / 4 and 8 more. w: shared memory for BITS2 = 0. */
+template <int BITS2>
+DEVICE_FN void many_factors(const uint32_t *w, uint32_t half_bits, uint32_t j, uint32_t ret[4]) {
+    uint32_t v[8];
+    if (BITS2 == 8) {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t two = i == 3 ? w[j + 1] : __funnelshift_r(w[j + 1], w[j], 12 - 4 * i);
+            v[i] = many_sum((two >> 16) * EXL3_INT_MULTIPLIER);
+            v[i + 4] = many_sum((two & 0xffffu) * EXL3_INT_MULTIPLIER);
+        }
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            uint32_t end = (8 * j + i + 1) * (BITS2 ? BITS2 : half_bits) / 2;
+            v[i] = many_sum((many_window(w, end) & 0xffffu) * EXL3_INT_MULTIPLIER);
+        }
+    }
+    ret[0] = many_pair(v[0], v[1]);
+    ret[1] = many_pair(v[4], v[5]);
+    ret[2] = many_pair(v[2], v[3]);
+    ret[3] = many_pair(v[6], v[7]);
+}
+
+// Four neighbouring outputs of a row by each lane of a warp, from v to the answer.
+DEVICE_FN void many_answer(const struct linear_part &p, float v[EXL3_LANE_CHANNELS], uint32_t n,
+                           float *y) {
+    exl3_rotate(v);
+    const uint16_t *svh = device_ptr<const uint16_t>(p.w.exl3.svh) + n;
+#pragma unroll
+    for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
+        v[j] = v[j] * arith_from_f16(svh[j]);
+        if (p.w.exl3.bias) v[j] = v[j] + device_ptr<const float>(p.w.exl3.bias)[n + j];
+        y[n + j] = p.add ? v[j] + y[n + j] : v[j];
+    }
+}
+
+DEVICE_FN uint32_t many_shared(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+DEVICE_FN void many_copy16(void *shared, const void *global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(many_shared(shared)),
+                 "l"(global)
+                 : "memory");
+}
+
+DEVICE_FN void many_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int LEFT> DEVICE_FN void many_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}

@@ -1,0 +1,440 @@
+/* exl3_wide: EXL3 parts by integers (exl3_int.h) for prompts, on sm_90.
+ *
+ * exl3_expand_B writes b' of a part's weights (of a width; 0: any) as fp16, tiles as exl3_many.h has them, and a bound of its norms.
+ * exl3_wide multiplies: a thread block takes tiles of 128 rows and 256 outputs, two warp groups having 64 rows each; a thread of the
+ * third copies tiles, three units ahead. A warp group's sums are two halves of 128 outputs: while one half's products run, the
+ * other's sums are moved on.
+ * Exact   the fp32 sums are integers below 2^24. Moving on: t = d + 1.5 * 2^39 rounds d to a multiple of 2^16, whose count t has in
+ *         its low bits; counts are kept modulo 2^16, two in a register, and d keeps the rest (at most 2^15). What comes between
+ *         two moves is at most |q| |b'| of those inputs (Cauchy-Schwarz): 128 inputs, or 64, where that bound allows it for
+ *         all rows and outputs of the tile; else 16, which always hold: 16 * 510 * 2047 + 2^15 < 2^24.
+ * Equals  exl3_int_ref.c, bit for bit.
+ * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
+#include "kernels/linear/exl3_many.cuh"
+
+#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000)
+
+enum {
+    TILE_BYTES = 128 * 128,         // 128 rows or outputs of a unit
+    HALF_BYTES = TILE_BYTES / 2,
+    WIDE_STAGE = 3 * TILE_BYTES, // rows, then outputs
+    EXPAND_THREADS = 256,
+};
+
+template <int WORDS> DEVICE_FN void wide_words(const uint32_t *t, uint32_t *w) {
+    if (WORDS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4)
+            *reinterpret_cast<uint4 *>(w + i) = *reinterpret_cast<const uint4 *>(t + i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) w[i] = t[i];
+    }
+}
+
+DEVICE_FN uint32_t wide_square(uint32_t sum, uint32_t pair) { // + (pair / 8)^2, in fp16
+    uint32_t e, r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(e) : "r"(pair), "r"(0x30003000u));
+    asm("fma.rn.f16x2 %0, %1, %1, %2;" : "=r"(r) : "r"(e), "r"(sum));
+    return r;
+}
+
+DEVICE_FN float wide_norm(uint32_t sum) { // of 16 inputs, from a lane; all four lanes of an output together
+    float v = (arith_from_f16((uint16_t)sum) + arith_from_f16((uint16_t)(sum >> 16))) * 64.0f;
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    v += __shfl_xor_sync(0xffffffffu, v, 2);
+    return v;
+}
+
+// Grid: pairs of units, blocks of 128 outputs. A warp: 32 outputs of a unit. Also clears the rows' norms for the launch behind.
+template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p) {
+    extern __shared__ __align__(128) char tiles[];
+    __shared__ float norms[EXPAND_THREADS / WARP];
+    const struct weight &weight = p.a.parts[p.part].w;
+    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, units = weight.cols / EXL3_MANY_UNIT;
+    uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, h = lane / 4 % 4, c = lane % 4;
+    uint32_t unit = blockIdx.x * 2 + warp / 4;
+    const uint32_t *t =
+        device_ptr<const uint32_t>(weight.data) +
+        ((uint64_t)(unit * 4 + c) * (weight.rows / 16) + blockIdx.y * 8 + warp % 4 * 2 + lane / 16) *
+            (4 * half_bits);
+    uint32_t w[(BITS2 ? BITS2 : 16) + 4];
+    w[3] = h ? t[h * half_bits - 1] : t[4 * half_bits - 1];
+    if (BITS2)
+        wide_words<BITS2>(t + h * half_bits, w + 4);
+    else
+        for (uint32_t i = 0; i < half_bits; i++) w[4 + i] = t[h * half_bits + i];
+    char *tile = tiles + warp / 4 * TILE_BYTES;
+    float norm = 0;
+#pragma unroll
+    for (uint32_t odd = 0; odd < 2; odd++) {
+        uint32_t n = warp % 4 * 32 + lane / 16 * 16 + 2 * h + odd, low = 0, high = 0;
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t a[4], b[4];
+            many_factors<BITS2>(w + 3, half_bits, odd * 4 + half * 2, a);
+            many_factors<BITS2>(w + 3, half_bits, odd * 4 + half * 2 + 1, b);
+            uint32_t at = n * 128 + ((2 * c + half) ^ (n & 7)) * 16;
+            *reinterpret_cast<uint4 *>(tile + at) = make_uint4(a[0], a[2], b[0], b[2]);
+            *reinterpret_cast<uint4 *>(tile + at + 8 * 128) = make_uint4(a[1], a[3], b[1], b[3]);
+            low = wide_square(wide_square(wide_square(wide_square(low, a[0]), a[2]), b[0]), b[2]);
+            high = wide_square(wide_square(wide_square(wide_square(high, a[1]), a[3]), b[1]), b[3]);
+        }
+        norm = fmaxf(norm, fmaxf(wide_norm(low), wide_norm(high)));
+    }
+    norm = device_warp_max(norm);
+    if (lane == 0) norms[warp] = norm;
+    device_let_next();
+    device_wait_prior();
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    uint32_t nth = blockIdx.y * gridDim.x + blockIdx.x;
+    if (p.part == 0) {
+        uint32_t all = p.a.parts_count * units * (p.rows_padded / EXL3_WIDE_HALF);
+        for (uint32_t i = nth * EXPAND_THREADS + threadIdx.x; i < all;
+             i += gridDim.x * gridDim.y * EXPAND_THREADS)
+            device_ptr<uint32_t>(p.q_norms)[i] = 0;
+    }
+    if (threadIdx.x < 2) {
+        const float *m = norms + threadIdx.x * 4;
+        device_ptr<float>(p.w_norms)[blockIdx.y * units + blockIdx.x * 2 + threadIdx.x] =
+            fmaxf(fmaxf(m[0], m[1]), fmaxf(m[2], m[3]));
+    }
+    if (threadIdx.x == 0) {
+        char *to = device_ptr<char>(p.wide) + ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * TILE_BYTES;
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                     "r"(many_shared(tiles)), "r"(2 * TILE_BYTES)
+                     : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+
+#define EXPAND_KERNEL(bits2_)                                                                      \
+    extern "C" __global__ void __launch_bounds__(EXPAND_THREADS)                                   \
+        exl3_expand_##bits2_(const struct exl3_many_params p) {                                    \
+        wide_expand<bits2_>(p);                                                                    \
+    }
+EXPAND_KERNEL(0)
+EXPAND_KERNEL(6)
+EXPAND_KERNEL(7)
+EXPAND_KERNEL(8)
+EXPAND_KERNEL(10)
+EXPAND_KERNEL(12)
+
+DEVICE_FN void wide_wait_full(uint32_t barrier, uint32_t parity) {
+    asm volatile("{\n.reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra done;\n"
+                 "bra again;\n"
+                 "done:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+DEVICE_FN void wide_arrive(uint32_t barrier, bool on) {
+    asm volatile("{\n.reg .pred p;\n"
+                 "setp.ne.u32 p, %1, 0;\n"
+                 "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
+                 "r"((uint32_t)on)
+                 : "memory");
+}
+
+DEVICE_FN uint64_t wide_factor(uint32_t shared) { // rows of 128 bytes, pieces swapped by the row
+    return (uint64_t)(shared >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
+
+#define WIDE_D8(i_)                                                                                \
+    "+f"(d[i_]), "+f"(d[i_ + 1]), "+f"(d[i_ + 2]), "+f"(d[i_ + 3]), "+f"(d[i_ + 4]),               \
+        "+f"(d[i_ + 5]), "+f"(d[i_ + 6]), "+f"(d[i_ + 7])
+#define WIDE_D64                                                                                   \
+    WIDE_D8(0), WIDE_D8(8), WIDE_D8(16), WIDE_D8(24), WIDE_D8(32), WIDE_D8(40), WIDE_D8(48),       \
+        WIDE_D8(56)
+
+// d += A B: 64 rows, 128 outputs, sixteen inputs.
+DEVICE_FN void wide_mma(float d[64], uint64_t a, uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+        "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
+        "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : WIDE_D64
+        : "l"(a), "l"(b));
+}
+
+DEVICE_FN void wide_hold(float d[64]) { // nothing that uses d moves across
+    asm volatile("" : WIDE_D64::"memory");
+}
+
+DEVICE_FN void wide_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+DEVICE_FN void wide_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int LEFT> DEVICE_FN void wide_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+// A unit of one half.
+DEVICE_FN void wide_unit(float d[64], uint32_t rows, uint32_t outputs) {
+    uint64_t a = wide_factor(rows), b = wide_factor(outputs);
+    wide_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) wide_mma(d, a + 2 * k, b + 2 * k);
+    wide_commit();
+}
+
+// Multiples of 2^16 from d to the counts.
+DEVICE_FN void wide_move(float d[64], uint32_t count[32]) {
+    const float big = 0x1.8p39f;
+    wide_hold(d);
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float t = d[2 * i] + big, u = d[2 * i + 1] + big;
+        d[2 * i] = d[2 * i] - (t - big);
+        d[2 * i + 1] = d[2 * i + 1] - (u - big);
+        count[i] = __vadd2(count[i], __byte_perm(arith_bits(t), arith_bits(u), 0x5410));
+    }
+}
+
+struct wide_state {
+    uint32_t full, empty, stages; // shared addresses
+    uint32_t at;                  // units taken so far
+    bool leader;                  // lane 0
+};
+
+DEVICE_FN uint32_t wide_take(const struct wide_state &s, uint32_t at) {
+    wide_wait_full(s.full + at % EXL3_WIDE_STAGES * 8, at / EXL3_WIDE_STAGES & 1);
+    return s.stages + at % EXL3_WIDE_STAGES * WIDE_STAGE;
+}
+
+DEVICE_FN void wide_give(const struct wide_state &s, uint32_t at) {
+    wide_arrive(s.empty + at % EXL3_WIDE_STAGES * 8, s.leader);
+}
+
+/* UNITS units, both halves; sums moved on after every EVERY of them, while the other half's products run. No product is under way
+ * at the end: the compiler would wait for each, did one go on into the next turn of a loop. */
+template <int UNITS, int EVERY>
+DEVICE_FN void wide_turn(struct wide_state &s, uint32_t group, float d0[64], float d1[64],
+                         uint32_t c0[32], uint32_t c1[32]) {
+    uint32_t at = wide_take(s, s.at);
+    wide_unit(d0, at + group * HALF_BYTES, at + TILE_BYTES);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+        bool move = (u + 1) % EVERY == 0;
+        wide_unit(d1, at + group * HALF_BYTES, at + 2 * TILE_BYTES);
+        if (move) {
+            wide_wait<1>();
+            wide_move(d0, c0);
+        }
+        if (u + 1 < UNITS) {
+            at = wide_take(s, s.at + u + 1);
+            wide_unit(d0, at + group * HALF_BYTES, at + TILE_BYTES);
+            wide_wait<1>();
+        } else {
+            wide_wait<0>();
+        }
+        wide_give(s, s.at + u);
+        if (move) wide_move(d1, c1);
+    }
+    s.at += UNITS;
+}
+
+template <int EVERY>
+DEVICE_FN void wide_turns(struct wide_state &s, uint32_t units, uint32_t group, float d0[64],
+                          float d1[64], uint32_t c0[32], uint32_t c1[32]) {
+    for (uint32_t u = 0; u + 4 <= units; u += 4) wide_turn<4, EVERY>(s, group, d0, d1, c0, c1);
+    if (units % 4) wide_turn<2, EVERY>(s, group, d0, d1, c0, c1);
+}
+
+DEVICE_FN void wide_by_16(struct wide_state &s, uint32_t units, uint32_t group, float d0[64],
+                          float d1[64], uint32_t c0[32], uint32_t c1[32]) {
+    for (uint32_t u = 0; u < units; u++) {
+        uint32_t at = wide_take(s, s.at);
+        uint64_t a = wide_factor(at + group * HALF_BYTES);
+        uint64_t b0 = wide_factor(at + TILE_BYTES), b1 = wide_factor(at + 2 * TILE_BYTES);
+        for (uint32_t k = 0; k < 4; k++) {
+            wide_fence();
+            wide_mma(d0, a + 2 * k, b0 + 2 * k);
+            wide_mma(d1, a + 2 * k, b1 + 2 * k);
+            wide_commit();
+            wide_wait<0>();
+            wide_move(d0, c0);
+            wide_move(d1, c1);
+        }
+        wide_give(s, s.at++);
+    }
+}
+
+// How many inputs may go between two moves: 128, 64 or 16. Every warp of a group finds the same.
+DEVICE_FN uint32_t wide_reach(const struct exl3_many_params &p, uint32_t units, uint32_t half,
+                              uint32_t tile, bool both) {
+    const float limit = 2.7e14f; // (2^24 - 2^15)^2 = 2.8e14, less what roundings may have taken
+    uint32_t halves = p.rows_padded / EXL3_WIDE_HALF;
+    const uint32_t *q = device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * units * halves + half;
+    const float *w0 = device_ptr<const float>(p.w_norms) + (uint64_t)tile * 2 * units;
+    const float *w1 = both ? w0 + units : w0;
+    bool short128 = false, short64 = false;
+    for (uint32_t u = threadIdx.x % WARP * 2; u < units; u += WARP * 2) {
+        float qa = (float)q[u * halves], qb = (float)q[(u + 1) * halves];
+        float wa = fmaxf(w0[u], w1[u]), wb = fmaxf(w0[u + 1], w1[u + 1]);
+        short128 |= (qa + qb) * (wa + wb) > limit;
+        short64 |= fmaxf(qa * wa, qb * wb) > limit;
+    }
+    return __any_sync(0xffffffffu, short64) ? 16 : __any_sync(0xffffffffu, short128) ? 64 : 128;
+}
+
+// 128 outputs of the warp's sixteen rows: sums to answers. A thread has outputs 8 j + 2 c + {0, 1} of rows g and g + 8.
+DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const uint32_t count[32],
+                           uint32_t row, uint32_t block) {
+    const struct linear_part &part = p.a.parts[p.part];
+    uint32_t c = threadIdx.x % 4;
+    const struct exl3_many_info *info =
+        device_ptr<const struct exl3_many_info>(p.info) + (uint64_t)p.part * p.rows_padded + row;
+    struct exl3_many_info two[2] = {info[0], info[8]};
+    wide_hold(d);
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        uint32_t high = i % 2 ? count[i / 2] & 0xffff0000u : count[i / 2] << 16;
+        int32_t s = (int32_t)((uint32_t)__float2int_rn(d[i]) + high);
+        d[i] = exl3_int_answer(s, two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) {
+        float a = d[i], b = d[i + 1];
+        d[i] = a + b;
+        d[i + 1] = a - b;
+    }
+#pragma unroll
+    for (uint32_t lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            float other = __shfl_xor_sync(0xffffffffu, d[i], lanes);
+            d[i] = threadIdx.x & lanes ? other - d[i] : d[i] + other;
+        }
+#pragma unroll
+    for (int far = 4; far < 64; far *= 2)
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            if (!(i & far)) {
+                float a = d[i], b = d[i + far];
+                d[i] = a + b;
+                d[i + far] = a - b;
+            }
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        uint32_t n = block * EXL3_BLOCK + 8 * j + 2 * c;
+        uint32_t svh = device_ptr<const uint32_t>(part.w.exl3.svh)[n / 2];
+        float2 bias = make_float2(0, 0);
+        if (part.w.exl3.bias) bias = device_ptr<const float2>(part.w.exl3.bias)[n / 2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (row + 8 * r >= p.a.rows) continue;
+            float2 *y = reinterpret_cast<float2 *>(device_ptr<float>(part.y) +
+                                                   (uint64_t)(row + 8 * r) * part.w.rows + n);
+            float2 v = make_float2(d[4 * j + 2 * r] * 0.088388347648f,
+                                   d[4 * j + 2 * r + 1] * 0.088388347648f);
+            v.x = v.x * arith_from_f16((uint16_t)svh);
+            v.y = v.y * arith_from_f16((uint16_t)(svh >> 16));
+            if (part.w.exl3.bias) v = make_float2(v.x + bias.x, v.y + bias.y);
+            if (part.add) {
+                float2 old = *y;
+                v = make_float2(v.x + old.x, v.y + old.y);
+            }
+            *y = v;
+        }
+    }
+}
+
+DEVICE_FN void wide_copy(uint32_t to, const char *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// The tiles' copies, three units ahead.
+DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s,
+                            uint32_t units, uint32_t tiles_m, uint32_t tiles) {
+    const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
+    uint32_t blocks = p.a.parts[p.part].w.rows / EXL3_BLOCK, at = 0;
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
+        bool both = n + 1 < blocks;
+        const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
+        for (uint32_t u = 0; u < units; u++, at++) {
+            uint32_t slot = at % EXL3_WIDE_STAGES, full = s.full + slot * 8;
+            wide_wait_full(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
+                         "r"((both ? 3 : 2) * TILE_BYTES)
+                         : "memory");
+            uint32_t to = s.stages + slot * WIDE_STAGE;
+            wide_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES, full);
+            wide_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
+            if (both)
+                wide_copy(to + 2 * TILE_BYTES, w + (uint64_t)(units + u) * TILE_BYTES, TILE_BYTES, full);
+        }
+    }
+}
+
+DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state &s, uint32_t units,
+                            uint32_t tiles_m, uint32_t tiles) {
+    uint32_t group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
+    uint32_t blocks = p.a.parts[p.part].w.rows / EXL3_BLOCK;
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
+        bool both = n + 1 < blocks;
+        uint32_t reach = wide_reach(p, units, m * 2 + group, n / 2, both);
+        float d0[64], d1[64];
+        uint32_t c0[32], c1[32];
+#pragma unroll
+        for (int i = 0; i < 64; i++) d0[i] = d1[i] = 0;
+#pragma unroll
+        for (int i = 0; i < 32; i++) c0[i] = c1[i] = 0;
+        if (reach == 128)
+            wide_turns<2>(s, units, group, d0, d1, c0, c1);
+        else if (reach == 64)
+            wide_turns<1>(s, units, group, d0, d1, c0, c1);
+        else
+            wide_by_16(s, units, group, d0, d1, c0, c1);
+        uint32_t row = m * EXL3_WIDE_M + group * EXL3_WIDE_HALF + warp * 16 + threadIdx.x % WARP / 4;
+        wide_finish(p, d0, c0, row, n);
+        if (both) wide_finish(p, d1, c1, row, n + 1);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
+    exl3_wide(const struct exl3_many_params p) {
+    extern __shared__ __align__(1024) char shared[];
+    __shared__ uint64_t barriers[2 * EXL3_WIDE_STAGES];
+    uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
+    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M;
+    uint32_t tiles = (p.a.parts[p.part].w.rows + EXL3_WIDE_N - 1) / EXL3_WIDE_N * tiles_m;
+    struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_WIDE_STAGES),
+                           (many_shared(shared) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
+    if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < EXL3_WIDE_STAGES; i++) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(s.full + i * 8) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 8;" ::"r"(s.empty + i * 8) : "memory");
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    device_let_next();
+    device_wait_prior();
+    __syncthreads();
+    if (threadIdx.x >= 256) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 256) {
+            asm volatile("fence.proxy.async.global;" ::: "memory");
+            wide_produce(p, s, units, tiles_m, tiles);
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        wide_consume(p, s, units, tiles_m, tiles);
+    }
+}
+#endif
