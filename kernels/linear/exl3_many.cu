@@ -13,6 +13,13 @@
 enum {
     R_WARPS = EXL3_ROWS_THREADS / WARP,
     FLAT_SUM = 57500, // 510 * 57500 < 2^25 - 2^22 - 16
+#if __CUDA_ARCH__ >= 900
+    MANY_COPIERS = WARP,  // threads that copy
+    MANY_COPIES = 1,      // arrivals that fill a stage
+#else
+    MANY_COPIERS = EXL3_MANY_THREADS,
+    MANY_COPIES = EXL3_MANY_THREADS,
+#endif
 };
 
 struct row_part {
@@ -155,13 +162,21 @@ DEVICE_FN uint32_t many_from(const struct exl3_many_params &p, uint32_t stages, 
     return (uint32_t)(all * nth / gridDim.x);
 }
 
+// A stage in shared memory: two units of the rows, the tiles, two units of flat.
 template <int ROWS> struct many_shape {
-    // A row of tiles (sixteen inputs) and what keeps neighbours apart in the banks.
+    static constexpr uint32_t tiles = 2 * ROWS * 128;
+    // A row of tiles (sixteen inputs), and what keeps neighbours apart in the banks.
     static __host__ __device__ constexpr uint32_t tile_row(uint32_t half_bits) {
         return 128 * half_bits + 16;
     }
+    static __host__ __device__ constexpr uint32_t flat(uint32_t half_bits) {
+        return tiles + 8 * tile_row(half_bits);
+    }
+    static __host__ __device__ constexpr uint32_t bytes(uint32_t half_bits) { // copied
+        return 2 * ROWS * 129 + 8 * 128 * half_bits;
+    }
     static __host__ __device__ constexpr uint32_t stage(uint32_t half_bits) {
-        return (2 * ROWS * 129 + 8 * tile_row(half_bits) + 127) / 128 * 128;
+        return (flat(half_bits) + 2 * ROWS + 127) / 128 * 128;
     }
 };
 
@@ -237,39 +252,72 @@ DEVICE_FN void many_step(const uint32_t *w, uint32_t half_bits, const char *q, c
     many_unit<ROWS, BITS2, true>(w, half_bits, q, acc, total);
 }
 
-// A stage's copies: 128 inputs of 128 outputs,
+#if __CUDA_ARCH__ < 900
+DEVICE_FN void many_copy16(uint32_t to, const char *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+#endif
+
+// Copies of a stage, by one warp: 128 inputs of 128 outputs,
 template <int ROWS, int BITS2>
-DEVICE_FN void many_load_tiles(const struct exl3_many_params &p, uint32_t stage_nth, char *to) {
-    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits;
+DEVICE_FN void many_copy_tiles(const struct exl3_many_params &p, uint32_t stage_nth, uint32_t to,
+                               uint32_t full) {
+    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, nth = threadIdx.x;
     uint32_t stages = p.a.parts[0].w.cols / EXL3_MANY_STAGE, stage = stage_nth % stages;
     struct many_place at = many_find(p, stage_nth / stages, ROWS);
-    uint32_t row_bytes = 128 * half_bits, pieces = row_bytes / 16;
-    const char *tiles = device_ptr<const char>(at.part->w.data) + (uint64_t)at.block * row_bytes;
-    uint64_t stride = (uint64_t)at.part->w.rows * half_bits;
-    for (uint32_t i = threadIdx.x; i < 8 * pieces; i += EXL3_MANY_THREADS) {
-        uint32_t r = i / pieces, o = i % pieces * 16;
-        many_copy16(to + 2 * ROWS * 129 + r * many_shape<ROWS>::tile_row(half_bits) + o,
-                    tiles + (stage * 8 + r) * stride + o);
-    }
+    uint32_t row_bytes = 128 * half_bits, stride = at.part->w.rows * half_bits;
+    const char *tiles = device_ptr<const char>(at.part->w.data) + (uint64_t)at.block * row_bytes +
+                        (uint64_t)stage * 8 * stride;
+    to += many_shape<ROWS>::tiles;
+#if __CUDA_ARCH__ >= 900
+    if (nth < 8)
+        many_copy(to + nth * many_shape<ROWS>::tile_row(half_bits), tiles + (uint64_t)nth * stride,
+                  row_bytes, full);
+#else
+    nth /= WARP;
+    for (uint32_t o = threadIdx.x % WARP * 16; o < row_bytes; o += WARP * 16)
+        many_copy16(to + nth * many_shape<ROWS>::tile_row(half_bits) + o,
+                    tiles + (uint64_t)nth * stride + o);
+#endif
 }
 
 // and of the rows.
 template <int ROWS>
-DEVICE_FN void many_load_rows(const struct exl3_many_params &p, uint32_t stage_nth, char *to) {
-    uint32_t cols = p.a.parts[0].w.cols, units = cols / EXL3_MANY_UNIT;
+DEVICE_FN void many_copy_rows(const struct exl3_many_params &p, uint32_t stage_nth, uint32_t to,
+                              uint32_t flat_at, uint32_t full) {
+    uint32_t cols = p.a.parts[0].w.cols, units = cols / EXL3_MANY_UNIT, nth = threadIdx.x;
     uint32_t stages = cols / EXL3_MANY_STAGE, stage = stage_nth % stages;
     struct many_place at = many_find(p, stage_nth / stages, ROWS);
     uint64_t row = ((uint64_t)at.nth * units + stage * 2) * p.rows_padded + at.row;
-    for (uint32_t i = threadIdx.x; i < 2 * ROWS * 8; i += EXL3_MANY_THREADS) {
-        uint32_t u = i / (ROWS * 8), o = i % (ROWS * 8) * 16;
-        many_copy16(to + u * ROWS * 128 + o,
-                    device_ptr<const char>(p.q) + (row + (uint64_t)u * p.rows_padded) * 128 + o);
+    const char *q = device_ptr<const char>(p.q), *flat = device_ptr<const char>(p.flat);
+#if __CUDA_ARCH__ >= 900
+    if (nth < 2) {
+        row += nth * p.rows_padded;
+        many_copy(to + nth * ROWS * 128, q + row * 128, ROWS * 128, full);
+        many_copy(to + flat_at + nth * ROWS, flat + row, ROWS, full);
     }
-    if (threadIdx.x < 2 * ROWS / 16) {
-        uint32_t u = threadIdx.x / (ROWS / 16), o = threadIdx.x % (ROWS / 16) * 16;
-        many_copy16(to + 2 * ROWS * 128 + u * ROWS + o,
-                    device_ptr<const char>(p.flat) + row + (uint64_t)u * p.rows_padded + o);
+#else
+    for (uint32_t u = 0; u < 2; u++, row += p.rows_padded) {
+        for (uint32_t o = nth * 16; o < ROWS * 128; o += MANY_COPIERS * 16)
+            many_copy16(to + u * ROWS * 128 + o, q + row * 128 + o);
+        if (nth < ROWS / 16)
+            many_copy16(to + flat_at + u * ROWS + nth * 16, flat + row + nth * 16);
     }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+#endif
+}
+
+// A whole stage.
+template <int ROWS, int BITS2>
+DEVICE_FN void many_copy_stage(const struct exl3_many_params &p, uint32_t nth, uint32_t to,
+                               uint32_t full, bool tiles, bool rows) {
+    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits;
+#if __CUDA_ARCH__ >= 900
+    if (tiles && threadIdx.x == 0) many_expect(full, many_shape<ROWS>::bytes(half_bits));
+    __syncwarp();
+#endif
+    if (tiles) many_copy_tiles<ROWS, BITS2>(p, nth, to, full);
+    if (rows) many_copy_rows<ROWS>(p, nth, to, many_shape<ROWS>::flat(half_bits), full);
 }
 
 /* A thread block's sums to a slot: [row][128], the outputs in the order of the lanes: warp % 4, odd, upper eight of sixteen, g.
@@ -299,7 +347,7 @@ template <int ROWS>
 DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole, int32_t *slot) {
     struct many_place at = many_find(p, whole, ROWS);
     uint32_t lane = threadIdx.x % WARP;
-    for (uint32_t r = threadIdx.x / WARP; r < ROWS; r += EXL3_MANY_THREADS / WARP) {
+    for (uint32_t r = threadIdx.x / WARP; r < ROWS; r += EXL3_MANY_WARPS) {
         uint32_t row = at.row + r;
         int32_t *sums = slot + r * EXL3_BLOCK;
         struct exl3_many_info info = device_ptr<const struct exl3_many_info>(
@@ -318,84 +366,117 @@ DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole, int
     }
 }
 
-// Grid: any count of thread blocks, up to that of stages.
-template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_params &p) {
-    extern __shared__ __align__(128) char many_stages[];
+// Where stages from first up to last of a block of outputs are added up. A slot of its own where they are all of it; else
+// that of the first thread block that starts inside the block.
+DEVICE_FN uint32_t many_slot(const struct exl3_many_params &p, uint32_t stages, uint32_t rows,
+                             uint32_t from, uint32_t first, uint32_t last) {
+    uint32_t slot = blockIdx.x;
+    if (first >= from) return last - first == stages ? slot + gridDim.x : slot + 1;
+    while (slot && many_from(p, stages, rows, slot - 1) > first) slot--;
+    return slot;
+}
+
+template <int ROWS, int BITS2>
+DEVICE_FN void many_go(const struct exl3_many_params &p, uint32_t from, uint32_t to,
+                            const char *shared, uint32_t barriers) {
     __shared__ uint32_t last;
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits;
     uint32_t stages = p.a.parts[0].w.cols / EXL3_MANY_STAGE;
-    uint32_t from = many_from(p, stages, ROWS, blockIdx.x);
-    uint32_t to = many_from(p, stages, ROWS, blockIdx.x + 1);
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, unit = warp / 4;
     uint32_t stage_bytes = many_shape<ROWS>::stage(half_bits);
     // The lane's words: tile lane / 16 of the warp's two, tile row lane % 4 of the unit's four, from symbol 64 (lane / 4 % 4) on.
-    uint32_t tile = 2 * ROWS * 129 +
+    uint32_t tile = many_shape<ROWS>::tiles +
                     (unit * 4 + lane % 4) * many_shape<ROWS>::tile_row(half_bits) +
                     (warp % 4 * 2 + lane / 16) * 16 * half_bits;
-    uint32_t h = lane / 4 % 4, words = half_bits;
-    device_let_next();
-    for (uint32_t i = 0; i + 1 < p.stages && from + i < to; i++)
-        many_load_tiles<ROWS, BITS2>(p, from + i, many_stages + i * stage_bytes);
-    device_wait_prior();
-    for (uint32_t i = 0; i + 1 < p.stages; i++) {
-        if (from + i < to) many_load_rows<ROWS>(p, from + i, many_stages + i * stage_bytes);
-        many_commit();
-    }
+    uint32_t h = lane / 4 % 4;
+    uint32_t before = tile + (h ? h * half_bits - 1 : 4 * half_bits - 1) * 4;
+    uint32_t flat = many_shape<ROWS>::flat(half_bits) + unit * ROWS;
     int32_t total[2][ROWS / 8][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) total[i / (ROWS / 2)][i / 4 % (ROWS / 8)][i % 4] = 0;
-    uint32_t done = 0, now = 0, next = p.stages - 1; // stages since the last block; places in shared memory
+    // Stages are asked for `ahead` before their turn, and a slot is written again two turns after its last, so that warps need
+    // not go in step.
+    uint32_t ahead = p.stages - 2, first = to - from < ahead ? to - from : ahead;
+    bool copier = threadIdx.x < MANY_COPIERS;
+    // Weights are no earlier launch's: the first ones need not wait for it.
+    for (uint32_t i = 0; i < first && copier; i++)
+        many_copy_stage<ROWS, BITS2>(p, from + i, many_shared(shared) + i * stage_bytes,
+                                     barriers + i * 8, true, false);
+    device_wait_prior();
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+    for (uint32_t i = 0; i < first && copier; i++)
+        many_copy_stage<ROWS, BITS2>(p, from + i, many_shared(shared) + i * stage_bytes,
+                                     barriers + i * 8, false, true);
+    uint32_t slot = 0, parity = 0, next = ahead, next_parity = 1;
+    uint32_t done = 0, left = stages - from % stages;
     for (uint32_t i = from; i < to; i++) {
-        if (p.stages == 4)
-            many_wait<2>();
-        else
-            many_wait<1>();
-        __syncthreads();
-        uint32_t ahead = i + p.stages - 1;
-        if (ahead < to) {
-            many_load_tiles<ROWS, BITS2>(p, ahead, many_stages + next * stage_bytes);
-            many_load_rows<ROWS>(p, ahead, many_stages + next * stage_bytes);
+        if (copier && i + ahead < to) {
+            many_await(barriers + (EXL3_MANY_STAGES + next) * 8, next_parity);
+            many_copy_stage<ROWS, BITS2>(p, i + ahead, many_shared(shared) + next * stage_bytes,
+                                         barriers + next * 8, true, true);
         }
-        many_commit();
-        const char *s = many_stages + now * stage_bytes;
-        next = now;
-        now = now + 1 == p.stages ? 0 : now + 1;
-        const uint32_t *t = reinterpret_cast<const uint32_t *>(s + tile);
-        const char *q = s + unit * ROWS * 128, *flat = s + 2 * ROWS * 128 + unit * ROWS;
-        uint32_t w[(BITS2 ? BITS2 : EXL3_HALF_BITS_MAX) + 1];
-        w[0] = h ? t[h * words - 1] : t[4 * words - 1];
+        if (++next == p.stages) {
+            next = 0;
+            next_parity ^= 1;
+        }
+        const char *s = shared + slot * stage_bytes;
+        const uint32_t *t = reinterpret_cast<const uint32_t *>(s + tile) + h * half_bits;
+        many_await(barriers + slot * 8, parity);
+        uint32_t w[(BITS2 ? BITS2 : EXL3_HALF_BITS_MAX) + 4];
+        w[3] = *reinterpret_cast<const uint32_t *>(s + before);
         if (BITS2)
-#pragma unroll
-            for (int k = 0; k < BITS2; k++) w[k + 1] = t[h * words + k];
+            many_words<BITS2>(t, w + 4);
         else
-            for (uint32_t k = 0; k < half_bits; k++) w[k + 1] = t[h * words + k];
-        many_step<ROWS, BITS2>(w, half_bits, q, flat, total);
+            for (uint32_t k = 0; k < half_bits; k++) w[k + 4] = t[k];
+        many_step<ROWS, BITS2>(w + 3, half_bits, s + unit * ROWS * 128, s + flat, total);
+        __syncwarp();
+        if (lane == 0) many_arrive(barriers + (EXL3_MANY_STAGES + slot) * 8);
+        if (++slot == p.stages) {
+            slot = 0;
+            parity ^= 1;
+        }
         done++;
-        if (i + 1 < to && (i + 1) % stages) continue;
-        // The slot: of the first thread block that starts behind the block's first stage, or this one's own.
-        uint32_t whole = i / stages, first = whole * stages, slot = blockIdx.x;
-        if (first < from)
-            while (slot && many_from(p, stages, ROWS, slot - 1) > first) slot--;
-        else if (i + 1 < first + stages)
-            slot++;
-        else
-            slot += gridDim.x;
-        int32_t *sums = device_ptr<int32_t>(p.sums) + (uint64_t)slot * ROWS * EXL3_BLOCK;
+        if (--left && i + 1 < to) continue;
+        uint32_t whole = i / stages;
+        uint32_t to_slot = many_slot(p, stages, ROWS, from, whole * stages, i + 1);
+        int32_t *sums = device_ptr<int32_t>(p.sums) + (uint64_t)to_slot * ROWS * EXL3_BLOCK;
         many_add<ROWS>(sums, total);
         __threadfence();
         __syncthreads();
         if (threadIdx.x == 0) {
-            uint32_t *counter = device_ptr<uint32_t>(p.counters) + slot;
+            uint32_t *counter = device_ptr<uint32_t>(p.counters) + to_slot;
             last = done == stages || atomicAdd(counter, done) + done == stages;
             if (last) *counter = 0;
         }
         __syncthreads();
         done = 0;
+        left = stages;
         if (!last) continue;
         __threadfence();
         many_finish<ROWS>(p, whole, sums);
         __syncthreads();
     }
+}
+
+// Grid: any count of thread blocks, up to that of stages.
+template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_params &p) {
+    extern __shared__ __align__(128) char many_stages[];
+    __shared__ uint64_t barriers[2 * EXL3_MANY_STAGES];
+    uint32_t stages = p.a.parts[0].w.cols / EXL3_MANY_STAGE;
+    uint32_t from = many_from(p, stages, ROWS, blockIdx.x);
+    uint32_t to = many_from(p, stages, ROWS, blockIdx.x + 1), full = many_shared(barriers);
+    if (threadIdx.x < EXL3_MANY_STAGES) {
+        many_barrier_init(full + threadIdx.x * 8, MANY_COPIES);
+        many_barrier_init(full + (EXL3_MANY_STAGES + threadIdx.x) * 8, EXL3_MANY_WARPS);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    __syncthreads();
+    device_let_next();
+    many_go<ROWS, BITS2>(p, from, to, many_stages, full);
 }
 
 #define MANY_KERNEL(rows_, bits2_, blocks_)                                                        \
@@ -404,7 +485,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
         many_run<rows_, bits2_>(p);                                                                \
     }
 #define MANY_KERNELS(bits2_)                                                                       \
-    MANY_KERNEL(16, bits2_, 2) MANY_KERNEL(32, bits2_, 2) MANY_KERNEL(64, bits2_, 1)
+    MANY_KERNEL(16, bits2_, 3) MANY_KERNEL(32, bits2_, 2) MANY_KERNEL(64, bits2_, 1)
 MANY_KERNELS(0)
 MANY_KERNELS(6)
 MANY_KERNELS(7)

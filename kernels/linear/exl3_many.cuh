@@ -47,6 +47,22 @@ DEVICE_FN void many_factors(const uint32_t *w, uint32_t half_bits, uint32_t j, u
     ret[3] = many_pair(v[6], v[7]);
 }
 
+// A lane's words, from an address that is a multiple of their size where that is one of 16 or 8.
+template <int WORDS> DEVICE_FN void many_words(const uint32_t *t, uint32_t *w) {
+    if (WORDS % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4)
+            *reinterpret_cast<uint4 *>(w + i) = *reinterpret_cast<const uint4 *>(t + i);
+    } else if (WORDS % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 2)
+            *reinterpret_cast<uint2 *>(w + i) = *reinterpret_cast<const uint2 *>(t + i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) w[i] = t[i];
+    }
+}
+
 // Four neighbouring outputs of a row by each lane of a warp, from v to the answer.
 DEVICE_FN void many_answer(const struct linear_part &p, float v[EXL3_LANE_CHANNELS], uint32_t n,
                            float *y) {
@@ -64,16 +80,44 @@ DEVICE_FN uint32_t many_shared(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-DEVICE_FN void many_copy16(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(many_shared(shared)),
-                 "l"(global)
+/* Barriers in shared memory, by its addresses: `count` arrivals and the bytes that were asked for make a phase. */
+DEVICE_FN void many_barrier_init(uint32_t barrier, uint32_t count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+DEVICE_FN void many_arrive(uint32_t barrier) {
+    asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.shared.b64 t, [%0];\n}" ::"r"(barrier)
                  : "memory");
 }
 
-DEVICE_FN void many_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+DEVICE_FN void many_await(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+#define MANY_TRY "try_wait"
+#else
+#define MANY_TRY "test_wait"
+#endif
+    asm volatile("{\n.reg .pred p;\n"
+                 "again:\n"
+                 "mbarrier." MANY_TRY ".parity.shared.b64 p, [%0], %1;\n"
+                 "@p bra done;\n"
+                 "bra again;\n"
+                 "done:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 }
 
-template <int LEFT> DEVICE_FN void many_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+// One arrival, and that many bytes to come.
+DEVICE_FN void many_expect(uint32_t barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
+
+// Multiples of 16 bytes.
+DEVICE_FN void many_copy(uint32_t to, const char *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                 "[%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+#endif

@@ -17,7 +17,8 @@ enum {
     EXL3_MANY_UNIT = 64,
     EXL3_MANY_STAGE = 128,  // inputs that a thread block of exl3_many has in flight at a time
     EXL3_MANY_STAGES = 4,   // of them, or one less
-    EXL3_MANY_THREADS = 256,
+    EXL3_MANY_WARPS = 8,
+    EXL3_MANY_THREADS = EXL3_MANY_WARPS * 32,
     EXL3_MANY_ROWS_MAX = 64,
     EXL3_ROWS_THREADS = 512,
     EXL3_ROWS_KEPT = 9, // blocks of 128 inputs that a warp keeps in registers

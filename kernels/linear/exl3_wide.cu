@@ -21,17 +21,6 @@ enum {
     EXPAND_THREADS = 256,
 };
 
-template <int WORDS> DEVICE_FN void wide_words(const uint32_t *t, uint32_t *w) {
-    if (WORDS % 4 == 0) {
-#pragma unroll
-        for (int i = 0; i < WORDS; i += 4)
-            *reinterpret_cast<uint4 *>(w + i) = *reinterpret_cast<const uint4 *>(t + i);
-    } else {
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) w[i] = t[i];
-    }
-}
-
 DEVICE_FN uint32_t wide_square(uint32_t sum, uint32_t pair) { // + (pair / 8)^2, in fp16
     uint32_t e, r;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(e) : "r"(pair), "r"(0x30003000u));
@@ -61,7 +50,7 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
     uint32_t w[(BITS2 ? BITS2 : 16) + 4];
     w[3] = h ? t[h * half_bits - 1] : t[4 * half_bits - 1];
     if (BITS2)
-        wide_words<BITS2>(t + h * half_bits, w + 4);
+        many_words<BITS2>(t + h * half_bits, w + 4);
     else
         for (uint32_t i = 0; i < half_bits; i++) w[4 + i] = t[h * half_bits + i];
     char *tile = tiles + warp / 4 * TILE_BYTES;
@@ -121,25 +110,6 @@ EXPAND_KERNEL(7)
 EXPAND_KERNEL(8)
 EXPAND_KERNEL(10)
 EXPAND_KERNEL(12)
-
-DEVICE_FN void wide_wait_full(uint32_t barrier, uint32_t parity) {
-    asm volatile("{\n.reg .pred p;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra done;\n"
-                 "bra again;\n"
-                 "done:\n}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-DEVICE_FN void wide_arrive(uint32_t barrier, bool on) {
-    asm volatile("{\n.reg .pred p;\n"
-                 "setp.ne.u32 p, %1, 0;\n"
-                 "@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
-                 "r"((uint32_t)on)
-                 : "memory");
-}
 
 DEVICE_FN uint64_t wide_factor(uint32_t shared) { // rows of 128 bytes, pieces swapped by the row
     return (uint64_t)(shared >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
@@ -209,12 +179,12 @@ struct wide_state {
 };
 
 DEVICE_FN uint32_t wide_take(const struct wide_state &s, uint32_t at) {
-    wide_wait_full(s.full + at % EXL3_WIDE_STAGES * 8, at / EXL3_WIDE_STAGES & 1);
+    many_await(s.full + at % EXL3_WIDE_STAGES * 8, at / EXL3_WIDE_STAGES & 1);
     return s.stages + at % EXL3_WIDE_STAGES * WIDE_STAGE;
 }
 
 DEVICE_FN void wide_give(const struct wide_state &s, uint32_t at) {
-    wide_arrive(s.empty + at % EXL3_WIDE_STAGES * 8, s.leader);
+    if (s.leader) many_arrive(s.empty + at % EXL3_WIDE_STAGES * 8);
 }
 
 /* UNITS units, both halves; sums moved on after every EVERY of them, while the other half's products run. No product is under way
@@ -351,12 +321,6 @@ DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const 
     }
 }
 
-DEVICE_FN void wide_copy(uint32_t to, const char *from, uint32_t bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
 // The tiles' copies, three units ahead.
 DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s,
                             uint32_t units, uint32_t tiles_m, uint32_t tiles) {
@@ -368,15 +332,13 @@ DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_
         const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
         for (uint32_t u = 0; u < units; u++, at++) {
             uint32_t slot = at % EXL3_WIDE_STAGES, full = s.full + slot * 8;
-            wide_wait_full(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full),
-                         "r"((both ? 3 : 2) * TILE_BYTES)
-                         : "memory");
+            many_await(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
+            many_expect(full, (both ? 3 : 2) * TILE_BYTES);
             uint32_t to = s.stages + slot * WIDE_STAGE;
-            wide_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES, full);
-            wide_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
+            many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES, full);
+            many_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
             if (both)
-                wide_copy(to + 2 * TILE_BYTES, w + (uint64_t)(units + u) * TILE_BYTES, TILE_BYTES, full);
+                many_copy(to + 2 * TILE_BYTES, w + (uint64_t)(units + u) * TILE_BYTES, TILE_BYTES, full);
         }
     }
 }
@@ -409,17 +371,17 @@ DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state 
 
 extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
     exl3_wide(const struct exl3_many_params p) {
-    extern __shared__ __align__(1024) char shared[];
+    extern __shared__ __align__(1024) char wide_stages[];
     __shared__ uint64_t barriers[2 * EXL3_WIDE_STAGES];
     uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
     uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M;
     uint32_t tiles = (p.a.parts[p.part].w.rows + EXL3_WIDE_N - 1) / EXL3_WIDE_N * tiles_m;
     struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_WIDE_STAGES),
-                           (many_shared(shared) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
+                           (many_shared(wide_stages) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < EXL3_WIDE_STAGES; i++) {
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(s.full + i * 8) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 8;" ::"r"(s.empty + i * 8) : "memory");
+            many_barrier_init(s.full + i * 8, 1);
+            many_barrier_init(s.empty + i * 8, 8);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
