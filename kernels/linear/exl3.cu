@@ -1,19 +1,24 @@
-/* exl3: see linear.h and exl3_block.cuh. The EXL3 parts of a call.
+/* exl3: see linear.h and exl3_block.cuh. The EXL3 parts of a call that have chains: all but MUL1 (exl3_int.h).
  *
  * exl3_rotate_rows rotates the rows for each part: a warp is 128 channels of a row. exl3_8 and exl3_32 multiply: a block is 128
  * outputs and up to 8 or 32 rows.
  * Equals  linear_ref.c, bit for bit, whatever the rows of a block.
  * Cost    decoding the weights, for each block of rows. */
 #include "kernels/linear/exl3_block.cuh"
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_params.h"
 
-// The part whose turn is `block`, counted in blocks of 128 outputs; *ret_nth: how many EXL3 parts stand before it.
+DEVICE_FN bool has_chains(const struct weight &w) {
+    return w.exl3.half_bits && !exl3_int_weight(&w);
+}
+
+// The part whose turn is `block`, counted in blocks of 128 outputs; *ret_nth: how many such parts stand before it.
 DEVICE_FN const struct linear_part &find_part(const struct linear_args &a, uint32_t *block,
                                               uint32_t *ret_nth) {
     uint32_t i = 0;
     *ret_nth = 0;
     for (;; i++) {
-        if (!a.parts[i].w.exl3.half_bits) continue;
+        if (!has_chains(a.parts[i].w)) continue;
         uint32_t blocks = a.parts[i].w.rows / EXL3_BLOCK;
         if (*block < blocks) return a.parts[i];
         *block -= blocks;
@@ -21,10 +26,10 @@ DEVICE_FN const struct linear_part &find_part(const struct linear_args &a, uint3
     }
 }
 
-// Grid: channels / 128, rows, EXL3 parts.
+// Grid: channels / 128, rows, parts.
 extern "C" __global__ void __launch_bounds__(WARP) exl3_rotate_rows(const struct exl3_params p) {
     uint32_t i = 0, nth = blockIdx.z, cols = p.a.parts[0].w.cols;
-    while (!p.a.parts[i].w.exl3.half_bits || nth--) i++;
+    while (!has_chains(p.a.parts[i].w) || nth--) i++;
     uint64_t row = blockIdx.y;
     exl3_rotate_in(device_ptr<const float>(p.a.x) + row * cols, p.a.parts[i].w, blockIdx.x,
                    device_ptr<uint16_t>(p.rotated) + (blockIdx.z * p.a.rows + row) * cols);

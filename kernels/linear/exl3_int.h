@@ -19,6 +19,9 @@
  * Source  EXL3's MUL1 codebook (exl3_decode.h); the integers are our own derivation. */
 #pragma once
 #include "kernels/cuda/arith.h"
+#include "kernels/types.h"
+
+#include <stdbool.h>
 
 enum {
     EXL3_INT_TOP = 2047, // of |q|
@@ -27,6 +30,11 @@ enum {
     EXL3_INT_OFFSET = 476,
 };
 #define EXL3_INT_MULTIPLIER 0x83dcd12du
+
+// Whether a weight is multiplied this way; the other EXL3 ones have linear_order.h's chains.
+ARITH_FN bool exl3_int_weight(const struct weight *w) {
+    return w->exl3.half_bits && w->exl3.codebook == EXL3_MUL1;
+}
 
 // What |v| counts as in the search for the largest: its bits, so that a NaN is above all. The largest goes to the next two.
 ARITH_FN uint32_t exl3_int_size(float v) {

@@ -1,7 +1,10 @@
-/* linear_plan: see launch.h. One launch for the plain parts, two for the EXL3 ones. The rows of a block change no bit. */
+/* linear_plan: see launch.h. One launch for the plain parts, two for the EXL3 ones with chains, two for those with integers. The
+ * rows of a block change no bit. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_int_plan.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
@@ -27,6 +30,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_work *w,
     for (uint32_t i = 0; i < a->parts_count; i++) {
         if (!a->parts[i].w.exl3.half_bits) continue;
         assert(!a->parts[i].w.exl3.rows_whole); // ops.exl3_views is false
+        if (exl3_int_weight(&a->parts[i].w)) continue;
         blocks += a->parts[i].w.rows / EXL3_BLOCK;
         parts++;
     }
@@ -49,4 +53,5 @@ void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
     if (!a->rows) return;
     plan_plain(a, ret);
     plan_exl3(a, w, ret);
+    exl3_int_plan(a, arch, w, ret);
 }

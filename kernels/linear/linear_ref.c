@@ -4,6 +4,7 @@
 #include "kernels/cuda/refs.h"
 #include "kernels/cuda/sums_ref.h"
 #include "kernels/linear/exl3_decode.h"
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_ref.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
@@ -161,7 +162,7 @@ void exl3_chain_ref(const struct linear_args *a, const struct linear_part *p) {
 void linear_ref(const struct linear_args *a) {
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct linear_part *p = &a->parts[i];
-        if (p->w.exl3.half_bits && p->w.exl3.codebook == EXL3_MUL1)
+        if (exl3_int_weight(&p->w))
             exl3_int_ref(a, p);
         else if (p->w.exl3.half_bits)
             exl3_chain_ref(a, p);

@@ -207,6 +207,7 @@ def sanitizer(run):
 def ptx(run):
     """All of it from the PTX that stands for later chips, with the bits of the native code."""
     jit = {"CUDA_FORCE_PTX_JIT": "1", "CUDA_CACHE_PATH": os.path.join(run.out, "jit")}
+    os.makedirs(jit["CUDA_CACHE_PATH"], exist_ok=True)  # the driver keeps what it compiled there, if the folder is
     native, a = run.logits("native", "--backend=cuda")
     forced, b = run.logits("ptx", "--backend=cuda", **jit)
     os.remove(native), os.remove(forced)
@@ -214,8 +215,7 @@ def ptx(run):
     if a != b:
         raise RuntimeError("the logits' bits differ")
     run.tests("kernels_gpu", **jit)
-    # Every start compiles anew, three seconds each: the comparison on the demo, and a fault that it must see.
-    run.tests(EXACT, "the_demo_answers", "a_planted_ulp", **jit)
+    run.tests(EXACT, **jit)
 
 
 def figures(run):
