@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_int_params.h"
+#include "kernels/linear/exl3_many.h"
 
 enum {
     ALIGN = 256,
@@ -62,6 +63,10 @@ void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
     struct total t = find_total(a);
     uint32_t cols = a->parts[0].w.cols, groups = cols / EXL3_INT_GROUP;
     if (!t.parts) return;
+    if (a->rows > EXL3_INT_ROWS) {
+        exl3_many_plan(a, arch, w, ret);
+        return;
+    }
     bool few = a->rows <= EXL3_INT_ROWS_FEW, own = a->rows > EXL3_INT_ROWS;
     uint32_t grid = own ? min_u32(arch->sm_count, ceil_div_u32(t.blocks, EXL3_INT_TEAMS))
                         : min_u32(arch->sm_count, ceil_div_u32(t.units, EXL3_INT_TEAMS));

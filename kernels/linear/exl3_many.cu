@@ -14,8 +14,8 @@ enum {
     R_WARPS = EXL3_ROWS_THREADS / WARP,
     FLAT_SUM = 57500, // 510 * 57500 < 2^25 - 2^22 - 16
 #if __CUDA_ARCH__ >= 900
-    MANY_COPIERS = WARP,  // threads that copy
-    MANY_COPIES = 1,      // arrivals that fill a stage
+    MANY_COPIERS = WARP, // threads that copy
+    MANY_COPIES = 1,     // arrivals that fill a stage
 #else
     MANY_COPIERS = EXL3_MANY_THREADS,
     MANY_COPIES = EXL3_MANY_THREADS,
@@ -150,35 +150,19 @@ struct many_place {
     uint32_t row;   // the tile's first
 };
 
-DEVICE_FN struct many_place many_find(const struct exl3_many_params &p, uint32_t whole, uint32_t rows) {
+DEVICE_FN struct many_place many_find(const struct exl3_many_params &p, uint32_t whole,
+                                      uint32_t rows) {
     uint32_t i = 0, block = whole % p.blocks;
     while (block >= p.a.parts[i].w.rows / EXL3_BLOCK) block -= p.a.parts[i++].w.rows / EXL3_BLOCK;
     return (struct many_place){&p.a.parts[i], i, block, whole / p.blocks * rows};
 }
 
 // The first stage of a thread block.
-DEVICE_FN uint32_t many_from(const struct exl3_many_params &p, uint32_t stages, uint32_t rows, uint32_t nth) {
+DEVICE_FN uint32_t many_from(const struct exl3_many_params &p, uint32_t stages, uint32_t rows,
+                             uint32_t nth) {
     uint64_t all = (uint64_t)p.rows_padded / rows * p.blocks * stages;
     return (uint32_t)(all * nth / gridDim.x);
 }
-
-// A stage in shared memory: two units of the rows, the tiles, two units of flat.
-template <int ROWS> struct many_shape {
-    static constexpr uint32_t tiles = 2 * ROWS * 128;
-    // A row of tiles (sixteen inputs), and what keeps neighbours apart in the banks.
-    static __host__ __device__ constexpr uint32_t tile_row(uint32_t half_bits) {
-        return 128 * half_bits + 16;
-    }
-    static __host__ __device__ constexpr uint32_t flat(uint32_t half_bits) {
-        return tiles + 8 * tile_row(half_bits);
-    }
-    static __host__ __device__ constexpr uint32_t bytes(uint32_t half_bits) { // copied
-        return 2 * ROWS * 129 + 8 * 128 * half_bits;
-    }
-    static __host__ __device__ constexpr uint32_t stage(uint32_t half_bits) {
-        return (flat(half_bits) + 2 * ROWS + 127) / 128 * 128;
-    }
-};
 
 /* One unit, all rows: 32 outputs of a warp, of which even and odd ones are a factor each. acc[odd][8 rows]. PIECE: the sums are
  * moved on after every sixteen inputs. */
@@ -197,8 +181,8 @@ DEVICE_FN void many_unit(const uint32_t *w, uint32_t half_bits, const char *q,
         uint4 b[ROWS / 8];
 #pragma unroll
         for (int n = 0; n < ROWS / 8; n++)
-            b[n] = *reinterpret_cast<const uint4 *>(q + (n * 8 + g) * 128 +
-                                                    ((2 * c + half) ^ g) * 16);
+            b[n] =
+                *reinterpret_cast<const uint4 *>(q + (n * 8 + g) * 128 + ((2 * c + half) ^ g) * 16);
 #pragma unroll
         for (uint32_t s = 0; s < 2; s++)
 #pragma unroll
@@ -234,7 +218,8 @@ DEVICE_FN void many_step(const uint32_t *w, uint32_t half_bits, const char *q, c
 #pragma unroll
             for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) { // within +-2^22 the sum has the integer in its low bits
+                for (int i = 0; i < 4;
+                     i++) { // within +-2^22 the sum has the integer in its low bits
                     acc[odd][n][i] = acc[odd][n][i] + 12582912.0f;
                     wrong |= arith_bits(acc[odd][n][i]) ^ 0x4b000000u;
                 }
@@ -268,15 +253,15 @@ DEVICE_FN void many_copy_tiles(const struct exl3_many_params &p, uint32_t stage_
     uint32_t row_bytes = 128 * half_bits, stride = at.part->w.rows * half_bits;
     const char *tiles = device_ptr<const char>(at.part->w.data) + (uint64_t)at.block * row_bytes +
                         (uint64_t)stage * 8 * stride;
-    to += many_shape<ROWS>::tiles;
+    to += exl3_many_tiles(ROWS);
 #if __CUDA_ARCH__ >= 900
     if (nth < 8)
-        many_copy(to + nth * many_shape<ROWS>::tile_row(half_bits), tiles + (uint64_t)nth * stride,
+        many_copy(to + nth * exl3_many_tile_row(half_bits), tiles + (uint64_t)nth * stride,
                   row_bytes, full);
 #else
     nth /= WARP;
     for (uint32_t o = threadIdx.x % WARP * 16; o < row_bytes; o += WARP * 16)
-        many_copy16(to + nth * many_shape<ROWS>::tile_row(half_bits) + o,
+        many_copy16(to + nth * exl3_many_tile_row(half_bits) + o,
                     tiles + (uint64_t)nth * stride + o);
 #endif
 }
@@ -300,8 +285,7 @@ DEVICE_FN void many_copy_rows(const struct exl3_many_params &p, uint32_t stage_n
     for (uint32_t u = 0; u < 2; u++, row += p.rows_padded) {
         for (uint32_t o = nth * 16; o < ROWS * 128; o += MANY_COPIERS * 16)
             many_copy16(to + u * ROWS * 128 + o, q + row * 128 + o);
-        if (nth < ROWS / 16)
-            many_copy16(to + flat_at + u * ROWS + nth * 16, flat + row + nth * 16);
+        if (nth < ROWS / 16) many_copy16(to + flat_at + u * ROWS + nth * 16, flat + row + nth * 16);
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
 #endif
@@ -313,11 +297,11 @@ DEVICE_FN void many_copy_stage(const struct exl3_many_params &p, uint32_t nth, u
                                uint32_t full, bool tiles, bool rows) {
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits;
 #if __CUDA_ARCH__ >= 900
-    if (tiles && threadIdx.x == 0) many_expect(full, many_shape<ROWS>::bytes(half_bits));
+    if (tiles && threadIdx.x == 0) many_expect(full, 2 * ROWS * 129 + 8 * EXL3_BLOCK * half_bits);
     __syncwarp();
 #endif
     if (tiles) many_copy_tiles<ROWS, BITS2>(p, nth, to, full);
-    if (rows) many_copy_rows<ROWS>(p, nth, to, many_shape<ROWS>::flat(half_bits), full);
+    if (rows) many_copy_rows<ROWS>(p, nth, to, exl3_many_flat(ROWS, half_bits), full);
 }
 
 /* A thread block's sums to a slot: [row][128], the outputs in the order of the lanes: warp % 4, odd, upper eight of sixteen, g.
@@ -350,8 +334,8 @@ DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole, int
     for (uint32_t r = threadIdx.x / WARP; r < ROWS; r += EXL3_MANY_WARPS) {
         uint32_t row = at.row + r;
         int32_t *sums = slot + r * EXL3_BLOCK;
-        struct exl3_many_info info = device_ptr<const struct exl3_many_info>(
-            p.info)[(uint64_t)at.nth * p.rows_padded + row];
+        struct exl3_many_info info =
+            device_ptr<const struct exl3_many_info>(p.info)[(uint64_t)at.nth * p.rows_padded + row];
         float v[4];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
@@ -378,19 +362,18 @@ DEVICE_FN uint32_t many_slot(const struct exl3_many_params &p, uint32_t stages, 
 
 template <int ROWS, int BITS2>
 DEVICE_FN void many_go(const struct exl3_many_params &p, uint32_t from, uint32_t to,
-                            const char *shared, uint32_t barriers) {
+                       const char *shared, uint32_t barriers) {
     __shared__ uint32_t last;
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits;
     uint32_t stages = p.a.parts[0].w.cols / EXL3_MANY_STAGE;
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, unit = warp / 4;
-    uint32_t stage_bytes = many_shape<ROWS>::stage(half_bits);
+    uint32_t stage_bytes = exl3_many_stage(ROWS, half_bits);
     // The lane's words: tile lane / 16 of the warp's two, tile row lane % 4 of the unit's four, from symbol 64 (lane / 4 % 4) on.
-    uint32_t tile = many_shape<ROWS>::tiles +
-                    (unit * 4 + lane % 4) * many_shape<ROWS>::tile_row(half_bits) +
+    uint32_t tile = exl3_many_tiles(ROWS) + (unit * 4 + lane % 4) * exl3_many_tile_row(half_bits) +
                     (warp % 4 * 2 + lane / 16) * 16 * half_bits;
     uint32_t h = lane / 4 % 4;
     uint32_t before = tile + (h ? h * half_bits - 1 : 4 * half_bits - 1) * 4;
-    uint32_t flat = many_shape<ROWS>::flat(half_bits) + unit * ROWS;
+    uint32_t flat = exl3_many_flat(ROWS, half_bits) + unit * ROWS;
     int32_t total[2][ROWS / 8][4];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) total[i / (ROWS / 2)][i / 4 % (ROWS / 8)][i % 4] = 0;

@@ -11,12 +11,13 @@
  *   wide   [block of outputs][K / 64][128][64] f16: b' of one part, in q's order and swaps
  *   q_norms, w_norms  bounds for the length of exact sums: exl3_wide.cuh */
 #pragma once
+#include "kernels/cuda/arith.h"
 #include "kernels/linear/linear.h"
 
 enum {
     EXL3_MANY_UNIT = 64,
-    EXL3_MANY_STAGE = 128,  // inputs that a thread block of exl3_many has in flight at a time
-    EXL3_MANY_STAGES = 4,   // of them, or one less
+    EXL3_MANY_STAGE = 128, // inputs that a thread block of exl3_many has in flight at a time
+    EXL3_MANY_STAGES = 4,  // of them, or one less
     EXL3_MANY_WARPS = 8,
     EXL3_MANY_THREADS = EXL3_MANY_WARPS * 32,
     EXL3_MANY_ROWS_MAX = 64,
@@ -37,10 +38,44 @@ struct exl3_many_info {
 struct exl3_many_params {
     struct linear_args a; // the EXL3 parts of this launch alone
     uint32_t rows_padded;
-    uint32_t half_bits; // of the launch's weights
-    uint32_t blocks;    // of 128 outputs, all parts
-    uint32_t part;      // exl3_expand, exl3_wide: the one they work on
-    uint32_t stages;    // exl3_many: 3 or 4
+    uint32_t half_bits;   // of the launch's weights
+    uint32_t blocks;      // of 128 outputs, all parts
+    uint32_t part;        // exl3_expand, exl3_wide: the one they work on,
+    uint32_t from, count; // and its blocks of 128 outputs
+    uint32_t clear;       // exl3_expand: q_norms, how many are to be 0
+    uint32_t stages;      // exl3_many: 3 or 4
     uint64_t sums_bytes;
     devptr q, flat, info, sums, wide, q_norms, w_norms, counters;
 };
+
+// A stage of exl3_many in shared memory: two units of the rows, the tiles, two units of flat. Bytes of a row of tiles (sixteen
+// inputs), with what keeps neighbours apart in the banks; where the tiles and flat begin; all of it.
+ARITH_FN uint32_t exl3_many_tile_row(uint32_t half_bits) {
+    return EXL3_BLOCK * half_bits + 16;
+}
+
+ARITH_FN uint32_t exl3_many_tiles(uint32_t rows) {
+    return EXL3_MANY_STAGE * 2 * rows;
+}
+
+ARITH_FN uint32_t exl3_many_flat(uint32_t rows, uint32_t half_bits) {
+    return exl3_many_tiles(rows) + EXL3_MANY_STAGE / 16 * exl3_many_tile_row(half_bits);
+}
+
+ARITH_FN uint32_t exl3_many_stage(uint32_t rows, uint32_t half_bits) {
+    return (exl3_many_flat(rows, half_bits) + 2 * rows + 127) / 128 * 128;
+}
+
+struct cuda_arch;
+struct cuda_work;
+struct launch_list;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+// The launches of a call's MUL1 parts, part of linear_plan; the work memory behind what ret already needs. Pure, any thread.
+void exl3_many_plan(const struct linear_args *a, const struct cuda_arch *arch,
+                    const struct cuda_work *w, struct launch_list *ret);
+#ifdef __cplusplus
+}
+#endif

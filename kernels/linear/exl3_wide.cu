@@ -12,10 +12,15 @@
  * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
 #include "kernels/linear/exl3_many.cuh"
 
-#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000)
+// wgmma and its registers are of this architecture's own code alone.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define WIDE_HOPPER 1
+#else
+#define WIDE_HOPPER 0
+#endif
 
 enum {
-    TILE_BYTES = 128 * 128,         // 128 rows or outputs of a unit
+    TILE_BYTES = 128 * 128, // 128 rows or outputs of a unit
     HALF_BYTES = TILE_BYTES / 2,
     WIDE_STAGE = 3 * TILE_BYTES, // rows, then outputs
     EXPAND_THREADS = 256,
@@ -28,7 +33,8 @@ DEVICE_FN uint32_t wide_square(uint32_t sum, uint32_t pair) { // + (pair / 8)^2,
     return r;
 }
 
-DEVICE_FN float wide_norm(uint32_t sum) { // of 16 inputs, from a lane; all four lanes of an output together
+DEVICE_FN float
+wide_norm(uint32_t sum) { // of 16 inputs, from a lane; all four lanes of an output together
     float v = (arith_from_f16((uint16_t)sum) + arith_from_f16((uint16_t)(sum >> 16))) * 64.0f;
     v += __shfl_xor_sync(0xffffffffu, v, 1);
     v += __shfl_xor_sync(0xffffffffu, v, 2);
@@ -43,10 +49,10 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, units = weight.cols / EXL3_MANY_UNIT;
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, h = lane / 4 % 4, c = lane % 4;
     uint32_t unit = blockIdx.x * 2 + warp / 4;
-    const uint32_t *t =
-        device_ptr<const uint32_t>(weight.data) +
-        ((uint64_t)(unit * 4 + c) * (weight.rows / 16) + blockIdx.y * 8 + warp % 4 * 2 + lane / 16) *
-            (4 * half_bits);
+    const uint32_t *t = device_ptr<const uint32_t>(weight.data) +
+                        ((uint64_t)(unit * 4 + c) * (weight.rows / 16) + (p.from + blockIdx.y) * 8 +
+                         warp % 4 * 2 + lane / 16) *
+                            (4 * half_bits);
     uint32_t w[(BITS2 ? BITS2 : 16) + 4];
     w[3] = h ? t[h * half_bits - 1] : t[4 * half_bits - 1];
     if (BITS2)
@@ -75,28 +81,33 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
     if (lane == 0) norms[warp] = norm;
     device_let_next();
     device_wait_prior();
+#if WIDE_HOPPER
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
     __syncthreads();
     uint32_t nth = blockIdx.y * gridDim.x + blockIdx.x;
-    if (p.part == 0) {
-        uint32_t all = p.a.parts_count * units * (p.rows_padded / EXL3_WIDE_HALF);
-        for (uint32_t i = nth * EXPAND_THREADS + threadIdx.x; i < all;
-             i += gridDim.x * gridDim.y * EXPAND_THREADS)
-            device_ptr<uint32_t>(p.q_norms)[i] = 0;
-    }
+    for (uint32_t i = nth * EXPAND_THREADS + threadIdx.x; i < p.clear;
+         i += gridDim.x * gridDim.y * EXPAND_THREADS)
+        device_ptr<uint32_t>(p.q_norms)[i] = 0;
     if (threadIdx.x < 2) {
         const float *m = norms + threadIdx.x * 4;
         device_ptr<float>(p.w_norms)[blockIdx.y * units + blockIdx.x * 2 + threadIdx.x] =
             fmaxf(fmaxf(m[0], m[1]), fmaxf(m[2], m[3]));
     }
+    char *to =
+        device_ptr<char>(p.wide) + ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * TILE_BYTES;
+#if WIDE_HOPPER
     if (threadIdx.x == 0) {
-        char *to = device_ptr<char>(p.wide) + ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * TILE_BYTES;
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                      "r"(many_shared(tiles)), "r"(2 * TILE_BYTES)
                      : "memory");
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
         asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
+#else
+    for (uint32_t i = threadIdx.x; i < 2 * TILE_BYTES / 16; i += EXPAND_THREADS)
+        reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(tiles)[i];
+#endif
 }
 
 #define EXPAND_KERNEL(bits2_)                                                                      \
@@ -111,16 +122,96 @@ EXPAND_KERNEL(8)
 EXPAND_KERNEL(10)
 EXPAND_KERNEL(12)
 
-DEVICE_FN uint64_t wide_factor(uint32_t shared) { // rows of 128 bytes, pieces swapped by the row
-    return (uint64_t)(shared >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
-}
-
 #define WIDE_D8(i_)                                                                                \
     "+f"(d[i_]), "+f"(d[i_ + 1]), "+f"(d[i_ + 2]), "+f"(d[i_ + 3]), "+f"(d[i_ + 4]),               \
         "+f"(d[i_ + 5]), "+f"(d[i_ + 6]), "+f"(d[i_ + 7])
 #define WIDE_D64                                                                                   \
     WIDE_D8(0), WIDE_D8(8), WIDE_D8(16), WIDE_D8(24), WIDE_D8(32), WIDE_D8(40), WIDE_D8(48),       \
         WIDE_D8(56)
+
+DEVICE_FN void wide_hold(float d[64]) { // nothing that uses d moves across
+    asm volatile("" : WIDE_D64::"memory");
+}
+
+// Multiples of 2^16 from d to the counts.
+DEVICE_FN void wide_move(float d[64], uint32_t count[32]) {
+    const float big = 0x1.8p39f;
+    wide_hold(d);
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float t = d[2 * i] + big, u = d[2 * i + 1] + big;
+        d[2 * i] = d[2 * i] - (t - big);
+        d[2 * i + 1] = d[2 * i + 1] - (u - big);
+        count[i] = __vadd2(count[i], __byte_perm(arith_bits(t), arith_bits(u), 0x5410));
+    }
+}
+
+// 128 outputs of the warp's sixteen rows: sums to answers. A thread has outputs 8 j + 2 c + {0, 1} of rows g and g + 8.
+DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const uint32_t count[32],
+                           uint32_t row, uint32_t block) {
+    const struct linear_part &part = p.a.parts[p.part];
+    uint32_t c = threadIdx.x % 4;
+    const struct exl3_many_info *info =
+        device_ptr<const struct exl3_many_info>(p.info) + (uint64_t)p.part * p.rows_padded + row;
+    struct exl3_many_info two[2] = {info[0], info[8]};
+    wide_hold(d);
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        uint32_t high = i % 2 ? count[i / 2] & 0xffff0000u : count[i / 2] << 16;
+        int32_t s = (int32_t)((uint32_t)__float2int_rn(d[i]) + high);
+        d[i] = exl3_int_answer(s, two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) {
+        float a = d[i], b = d[i + 1];
+        d[i] = a + b;
+        d[i + 1] = a - b;
+    }
+#pragma unroll
+    for (uint32_t lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            float other = __shfl_xor_sync(0xffffffffu, d[i], lanes);
+            d[i] = threadIdx.x & lanes ? other - d[i] : d[i] + other;
+        }
+#pragma unroll
+    for (int far = 4; far < 64; far *= 2)
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            if (!(i & far)) {
+                float a = d[i], b = d[i + far];
+                d[i] = a + b;
+                d[i + far] = a - b;
+            }
+#pragma unroll
+    for (int j = 0; j < 16; j++) {
+        uint32_t n = block * EXL3_BLOCK + 8 * j + 2 * c;
+        uint32_t svh = device_ptr<const uint32_t>(part.w.exl3.svh)[n / 2];
+        float2 bias = make_float2(0, 0);
+        if (part.w.exl3.bias) bias = device_ptr<const float2>(part.w.exl3.bias)[n / 2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (row + 8 * r >= p.a.rows) continue;
+            float2 *y = reinterpret_cast<float2 *>(device_ptr<float>(part.y) +
+                                                   (uint64_t)(row + 8 * r) * part.w.rows + n);
+            float2 v = make_float2(d[4 * j + 2 * r] * 0.088388347648f,
+                                   d[4 * j + 2 * r + 1] * 0.088388347648f);
+            v.x = v.x * arith_from_f16((uint16_t)svh);
+            v.y = v.y * arith_from_f16((uint16_t)(svh >> 16));
+            if (part.w.exl3.bias) v = make_float2(v.x + bias.x, v.y + bias.y);
+            if (part.add) {
+                float2 old = *y;
+                v = make_float2(v.x + old.x, v.y + old.y);
+            }
+            *y = v;
+        }
+    }
+}
+
+#if WIDE_HOPPER
+DEVICE_FN uint64_t wide_factor(uint32_t shared) { // rows of 128 bytes, pieces swapped by the row
+    return (uint64_t)(shared >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+}
 
 // d += A B: 64 rows, 128 outputs, sixteen inputs.
 DEVICE_FN void wide_mma(float d[64], uint64_t a, uint64_t b) {
@@ -132,10 +223,6 @@ DEVICE_FN void wide_mma(float d[64], uint64_t a, uint64_t b) {
         "%64, %65, 1, 1, 1, 0, 0;"
         : WIDE_D64
         : "l"(a), "l"(b));
-}
-
-DEVICE_FN void wide_hold(float d[64]) { // nothing that uses d moves across
-    asm volatile("" : WIDE_D64::"memory");
 }
 
 DEVICE_FN void wide_fence() {
@@ -157,19 +244,6 @@ DEVICE_FN void wide_unit(float d[64], uint32_t rows, uint32_t outputs) {
 #pragma unroll
     for (int k = 0; k < 4; k++) wide_mma(d, a + 2 * k, b + 2 * k);
     wide_commit();
-}
-
-// Multiples of 2^16 from d to the counts.
-DEVICE_FN void wide_move(float d[64], uint32_t count[32]) {
-    const float big = 0x1.8p39f;
-    wide_hold(d);
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        float t = d[2 * i] + big, u = d[2 * i + 1] + big;
-        d[2 * i] = d[2 * i] - (t - big);
-        d[2 * i + 1] = d[2 * i + 1] - (u - big);
-        count[i] = __vadd2(count[i], __byte_perm(arith_bits(t), arith_bits(u), 0x5410));
-    }
 }
 
 struct wide_state {
@@ -246,7 +320,8 @@ DEVICE_FN uint32_t wide_reach(const struct exl3_many_params &p, uint32_t units, 
                               uint32_t tile, bool both) {
     const float limit = 2.7e14f; // (2^24 - 2^15)^2 = 2.8e14, less what roundings may have taken
     uint32_t halves = p.rows_padded / EXL3_WIDE_HALF;
-    const uint32_t *q = device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * units * halves + half;
+    const uint32_t *q =
+        device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * units * halves + half;
     const float *w0 = device_ptr<const float>(p.w_norms) + (uint64_t)tile * 2 * units;
     const float *w1 = both ? w0 + units : w0;
     bool short128 = false, short64 = false;
@@ -259,86 +334,26 @@ DEVICE_FN uint32_t wide_reach(const struct exl3_many_params &p, uint32_t units, 
     return __any_sync(0xffffffffu, short64) ? 16 : __any_sync(0xffffffffu, short128) ? 64 : 128;
 }
 
-// 128 outputs of the warp's sixteen rows: sums to answers. A thread has outputs 8 j + 2 c + {0, 1} of rows g and g + 8.
-DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const uint32_t count[32],
-                           uint32_t row, uint32_t block) {
-    const struct linear_part &part = p.a.parts[p.part];
-    uint32_t c = threadIdx.x % 4;
-    const struct exl3_many_info *info =
-        device_ptr<const struct exl3_many_info>(p.info) + (uint64_t)p.part * p.rows_padded + row;
-    struct exl3_many_info two[2] = {info[0], info[8]};
-    wide_hold(d);
-#pragma unroll
-    for (int i = 0; i < 64; i++) {
-        uint32_t high = i % 2 ? count[i / 2] & 0xffff0000u : count[i / 2] << 16;
-        int32_t s = (int32_t)((uint32_t)__float2int_rn(d[i]) + high);
-        d[i] = exl3_int_answer(s, two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
-    }
-#pragma unroll
-    for (int i = 0; i < 64; i += 2) {
-        float a = d[i], b = d[i + 1];
-        d[i] = a + b;
-        d[i + 1] = a - b;
-    }
-#pragma unroll
-    for (uint32_t lanes = 1; lanes < 4; lanes *= 2)
-#pragma unroll
-        for (int i = 0; i < 64; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, d[i], lanes);
-            d[i] = threadIdx.x & lanes ? other - d[i] : d[i] + other;
-        }
-#pragma unroll
-    for (int far = 4; far < 64; far *= 2)
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            if (!(i & far)) {
-                float a = d[i], b = d[i + far];
-                d[i] = a + b;
-                d[i + far] = a - b;
-            }
-#pragma unroll
-    for (int j = 0; j < 16; j++) {
-        uint32_t n = block * EXL3_BLOCK + 8 * j + 2 * c;
-        uint32_t svh = device_ptr<const uint32_t>(part.w.exl3.svh)[n / 2];
-        float2 bias = make_float2(0, 0);
-        if (part.w.exl3.bias) bias = device_ptr<const float2>(part.w.exl3.bias)[n / 2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (row + 8 * r >= p.a.rows) continue;
-            float2 *y = reinterpret_cast<float2 *>(device_ptr<float>(part.y) +
-                                                   (uint64_t)(row + 8 * r) * part.w.rows + n);
-            float2 v = make_float2(d[4 * j + 2 * r] * 0.088388347648f,
-                                   d[4 * j + 2 * r + 1] * 0.088388347648f);
-            v.x = v.x * arith_from_f16((uint16_t)svh);
-            v.y = v.y * arith_from_f16((uint16_t)(svh >> 16));
-            if (part.w.exl3.bias) v = make_float2(v.x + bias.x, v.y + bias.y);
-            if (part.add) {
-                float2 old = *y;
-                v = make_float2(v.x + old.x, v.y + old.y);
-            }
-            *y = v;
-        }
-    }
-}
-
 // The tiles' copies, three units ahead.
 DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s,
                             uint32_t units, uint32_t tiles_m, uint32_t tiles) {
     const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
-    uint32_t blocks = p.a.parts[p.part].w.rows / EXL3_BLOCK, at = 0;
+    uint32_t at = 0;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
-        bool both = n + 1 < blocks;
+        bool both = n + 1 < p.count;
         const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
         for (uint32_t u = 0; u < units; u++, at++) {
             uint32_t slot = at % EXL3_WIDE_STAGES, full = s.full + slot * 8;
             many_await(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
             many_expect(full, (both ? 3 : 2) * TILE_BYTES);
             uint32_t to = s.stages + slot * WIDE_STAGE;
-            many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES, full);
+            many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES,
+                      full);
             many_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
             if (both)
-                many_copy(to + 2 * TILE_BYTES, w + (uint64_t)(units + u) * TILE_BYTES, TILE_BYTES, full);
+                many_copy(to + 2 * TILE_BYTES, w + (uint64_t)(units + u) * TILE_BYTES, TILE_BYTES,
+                          full);
         }
     }
 }
@@ -346,10 +361,9 @@ DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_
 DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state &s, uint32_t units,
                             uint32_t tiles_m, uint32_t tiles) {
     uint32_t group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
-    uint32_t blocks = p.a.parts[p.part].w.rows / EXL3_BLOCK;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
-        bool both = n + 1 < blocks;
+        bool both = n + 1 < p.count;
         uint32_t reach = wide_reach(p, units, m * 2 + group, n / 2, both);
         float d0[64], d1[64];
         uint32_t c0[32], c1[32];
@@ -363,9 +377,10 @@ DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state 
             wide_turns<1>(s, units, group, d0, d1, c0, c1);
         else
             wide_by_16(s, units, group, d0, d1, c0, c1);
-        uint32_t row = m * EXL3_WIDE_M + group * EXL3_WIDE_HALF + warp * 16 + threadIdx.x % WARP / 4;
-        wide_finish(p, d0, c0, row, n);
-        if (both) wide_finish(p, d1, c1, row, n + 1);
+        uint32_t row =
+            m * EXL3_WIDE_M + group * EXL3_WIDE_HALF + warp * 16 + threadIdx.x % WARP / 4;
+        wide_finish(p, d0, c0, row, p.from + n);
+        if (both) wide_finish(p, d1, c1, row, p.from + n + 1);
     }
 }
 
@@ -375,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
     __shared__ uint64_t barriers[2 * EXL3_WIDE_STAGES];
     uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
     uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M;
-    uint32_t tiles = (p.a.parts[p.part].w.rows + EXL3_WIDE_N - 1) / EXL3_WIDE_N * tiles_m;
+    uint32_t tiles = (p.count + 1) / 2 * tiles_m;
     struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_WIDE_STAGES),
                            (many_shared(wide_stages) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
     if (threadIdx.x == 0) {
@@ -398,5 +413,53 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         wide_consume(p, s, units, tiles_m, tiles);
     }
+}
+#else
+
+// The same without wgmma, for what the driver compiles for a card that would have had it: plans take it for no other. A warp has
+// sixteen rows, sums are moved on every sixteen inputs.
+DEVICE_FN void wide_unit(const char *rows, const char *outputs, float d[64], uint32_t count[32]) {
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    for (uint32_t k = 0; k < 4; k++) {
+        uint32_t low = ((2 * k) ^ g) * 16 + 4 * c, high = ((2 * k + 1) ^ g) * 16 + 4 * c;
+        const char *r = rows + g * 128, *o = outputs + g * 128;
+        const uint32_t a[4] = {*reinterpret_cast<const uint32_t *>(r + low),
+                               *reinterpret_cast<const uint32_t *>(r + 1024 + low),
+                               *reinterpret_cast<const uint32_t *>(r + high),
+                               *reinterpret_cast<const uint32_t *>(r + 1024 + high)};
+#pragma unroll
+        for (int n = 0; n < 16; n++) {
+            const uint32_t b[2] = {*reinterpret_cast<const uint32_t *>(o + n * 1024 + low),
+                                   *reinterpret_cast<const uint32_t *>(o + n * 1024 + high)};
+            device_mma<DTYPE_F16>(d + 4 * n, a, b);
+        }
+        wide_move(d, count);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
+    exl3_wide(const struct exl3_many_params p) {
+    uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
+    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, warps = EXL3_WIDE_M / 16;
+    uint32_t warp = threadIdx.x / WARP;
+    device_let_next();
+    device_wait_prior();
+    if (warp >= warps) return;
+    const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
+    for (uint32_t t = blockIdx.x; t < (p.count + 1) / 2 * tiles_m; t += gridDim.x)
+        for (uint32_t n = t / tiles_m * 2; n < t / tiles_m * 2 + 2 && n < p.count; n++) {
+            uint32_t row = t % tiles_m * EXL3_WIDE_M + warp * 16;
+            const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
+            float d[64];
+            uint32_t count[32];
+#pragma unroll
+            for (int i = 0; i < 64; i++) d[i] = 0;
+#pragma unroll
+            for (int i = 0; i < 32; i++) count[i] = 0;
+            for (uint32_t u = 0; u < units; u++)
+                wide_unit(q + ((uint64_t)u * p.rows_padded + row) * 128,
+                          w + (uint64_t)u * TILE_BYTES, d, count);
+            wide_finish(p, d, count, row + threadIdx.x % WARP / 4, p.from + n);
+        }
 }
 #endif
