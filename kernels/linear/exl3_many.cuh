@@ -4,7 +4,12 @@
 #include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_many.h"
 
-enum { EXL3_LANE_SYMBOLS = 64 };
+// wgmma is of this architecture's own code alone.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+#define MANY_HOPPER 1
+#else
+#define MANY_HOPPER 0
+#endif
 
 // The 16 bits (at least; more lie above them) of a lane's words that end at bit `end`; w[0] is the word before the lane's first.
 DEVICE_FN uint32_t many_window(const uint32_t *w, uint32_t end) {

@@ -2,32 +2,36 @@
  *
  * All parts of a call are cut alike: inputs into units of 64 (four tensor-core steps), outputs into blocks of 128 (one rotation).
  * Scratch:
- *   q      [part][K / 64][T padded][64] f16: the rows as integers. A unit's inputs stand in the order of a tile's symbols
- *          (exl3_many_place), its eight pieces of 16 bytes swapped by the row: piece j at j ^ row % 8, so that tiles of
- *          rows need no further shuffling in shared memory. Rows behind the last are 0.
- *   flat   [part][K / 64][T padded] u8: 1 where a unit's integers are large together: exl3_many.cuh
+ *   q      [part][K / 64][T padded][64] f16: the rows as integers. A unit's eight pieces of 16 bytes are swapped by the row: piece
+ *          j at j ^ row % 8, as the tensor cores want them in shared memory. Its inputs stand by step for exl3_many (step s
+ *          has 16 c + 2 s + {0, 1} for c = 0 .. 3, then 16 c + 2 s + {8, 9}), as a tile's symbols for exl3_wide (the tile's
+ *          2 s + {0, 1, 8, 9} for s = 0 .. 3). Rows behind the last are 0.
+ *   flat   [part][K / 64][T padded] u8: 1 where a unit's integers are large together: exl3_many.cu
  *   info   [part][T padded]: the row's factor and sum
- *   sums   [slots][rows of a tile][128] i32: running sums, two slots for each thread block of exl3_many
- *   wide   [block of outputs][K / 64][128][64] f16: b' of one part, in q's order and swaps
- *   q_norms, w_norms  bounds for the length of exact sums: exl3_wide.cuh */
+ *   wide   [block of outputs][K / 64][128][64] f16: b' of a part, in q's order and swaps
+ *   q_norms, w_norms  [part][K / 128][3][T padded / 64] u32, [block][K / 128][3] f32: the largest sums of squares: exl3_wide.cu
+ * Counters, 0 between launches:
+ *   sums     [slots][rows of a tile, outputs of it] i32: running sums of tiles that several thread blocks share
+ *   counters [slots] u32: how much of a slot's inputs has been added */
 #pragma once
 #include "kernels/cuda/arith.h"
 #include "kernels/linear/linear.h"
 
 enum {
     EXL3_MANY_UNIT = 64,
-    EXL3_MANY_STAGE = 128, // inputs that a thread block of exl3_many has in flight at a time
-    EXL3_MANY_STAGES = 4,  // of them, or one less
-    EXL3_MANY_WARPS = 8,
+    EXL3_MANY_STAGES = 5, // units that a thread block of exl3_many has room for
+    EXL3_MANY_WARPS = 4,
     EXL3_MANY_THREADS = EXL3_MANY_WARPS * 32,
-    EXL3_MANY_ROWS_MAX = 64,
-    EXL3_ROWS_THREADS = 512,
-    EXL3_ROWS_KEPT = 9, // blocks of 128 inputs that a warp keeps in registers
-    EXL3_WIDE_M = 128,  // rows of a tile of exl3_wide
-    EXL3_WIDE_N = 256,  // outputs of it
+    EXL3_ROWS_THREADS = 256, // twice as many for longer rows
+    EXL3_ROWS_KEPT = 5,      // blocks of 128 inputs that a warp keeps in registers
+    EXL3_ROWS_KEPT_LONG = 9,
+    EXL3_WIDE_M = 128, // rows of a tile of exl3_wide
+    EXL3_WIDE_N = 256, // outputs of it
     EXL3_WIDE_STAGES = 4,
     EXL3_WIDE_THREADS = 384,
-    EXL3_WIDE_HALF = 64, // rows of a warp group
+    EXL3_WIDE_HALF = 64,       // rows of a warp group
+    EXL3_WIDE_TURNS_MAX = 512, // of 256 inputs
+    EXL3_WIDE_NORMS = 3, // of a pair of units: the first one's, both together, the second one's
 };
 
 struct exl3_many_info {
@@ -40,30 +44,30 @@ struct exl3_many_params {
     uint32_t rows_padded;
     uint32_t half_bits;   // of the launch's weights
     uint32_t blocks;      // of 128 outputs, all parts
+    uint32_t by_tile;     // the order of q: exl3_wide's
     uint32_t part;        // exl3_expand, exl3_wide: the one they work on,
     uint32_t from, count; // and its blocks of 128 outputs
     uint32_t clear;       // exl3_expand: q_norms, how many are to be 0
-    uint32_t stages;      // exl3_many: 3 or 4
-    uint64_t sums_bytes;
-    devptr q, flat, info, sums, wide, q_norms, w_norms, counters;
+    uint32_t slots;       // exl3_many: of its sums
+    devptr q, flat, info, wide, q_norms, w_norms, sums, counters;
 };
 
-// A stage of exl3_many in shared memory: two units of the rows, the tiles, two units of flat. Bytes of a row of tiles (sixteen
-// inputs), with what keeps neighbours apart in the banks; where the tiles and flat begin; all of it.
+// A unit in exl3_many's shared memory: the rows, the tiles, flat. Bytes of a row of tiles (sixteen inputs), with what keeps
+// neighbours apart in the banks; where the tiles and flat begin; all of it.
 ARITH_FN uint32_t exl3_many_tile_row(uint32_t half_bits) {
     return EXL3_BLOCK * half_bits + 16;
 }
 
 ARITH_FN uint32_t exl3_many_tiles(uint32_t rows) {
-    return EXL3_MANY_STAGE * 2 * rows;
+    return EXL3_MANY_UNIT * 2 * rows;
 }
 
 ARITH_FN uint32_t exl3_many_flat(uint32_t rows, uint32_t half_bits) {
-    return exl3_many_tiles(rows) + EXL3_MANY_STAGE / 16 * exl3_many_tile_row(half_bits);
+    return exl3_many_tiles(rows) + EXL3_MANY_UNIT / 16 * exl3_many_tile_row(half_bits);
 }
 
 ARITH_FN uint32_t exl3_many_stage(uint32_t rows, uint32_t half_bits) {
-    return (exl3_many_flat(rows, half_bits) + 2 * rows + 127) / 128 * 128;
+    return (exl3_many_flat(rows, half_bits) + rows + 1023) / 1024 * 1024;
 }
 
 struct cuda_arch;

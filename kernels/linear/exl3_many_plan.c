@@ -12,11 +12,11 @@ enum {
     WIDTHS = 6,
     WIDE_ROWS = 384,              // from which weights are written out first: measured
     WIDE_BYTES = 192 << 20,       // that written out weights may take
-    FIXED_BYTES = 1024,           // static shared memory, and more
+    FIXED_BYTES = 2048,           // static shared memory, and what a block costs beside its own
     EXPAND_BYTES = 2 * 128 * 128, // exl3_expand's tiles
     EXPAND_THREADS = 256,
     WIDE_STAGE_BYTES = 3 * 128 * 128,
-    WIDE_ALIGN = 1024,
+    STAGE_ALIGN = 1024,
     OTHER_LAUNCHES = 2 * (LINEAR_PARTS_MAX - 1), // of parts of other widths
 };
 
@@ -34,9 +34,9 @@ static const struct form {
                 "exl3_many_" #rows_ "_8", "exl3_many_" #rows_ "_10", "exl3_many_" #rows_ "_12"     \
         }                                                                                          \
     }
-    FORM(16, 5, 3),
-    FORM(32, 7, 2),
-    FORM(64, 11, 1),
+    FORM(16, 5, 5),
+    FORM(32, 7, 4),
+    FORM(64, 11, 3),
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
@@ -49,8 +49,8 @@ struct group {
     struct exl3_many_params p;
     uint32_t width; // of the kernels
     uint32_t cols;
-    devptr scratch;
-    uint64_t used; // bytes of it
+    devptr scratch, counters;
+    uint64_t used; // bytes of scratch
 };
 
 static devptr take(struct group *g, uint64_t bytes) {
@@ -70,11 +70,21 @@ static void take_rows(struct group *g, uint32_t tile) {
 }
 
 static void add_rows(const struct group *g, struct launch_list *ret) {
-    struct launch *l = launch_add(ret, "exl3_rows_int", &g->p, sizeof g->p);
+    bool lengthy = g->cols > EXL3_ROWS_THREADS / 32 * EXL3_ROWS_KEPT * EXL3_BLOCK;
+    struct launch *l =
+        launch_add(ret, lengthy ? "exl3_rows_int_long" : "exl3_rows_int", &g->p, sizeof g->p);
     l->grid[0] = g->p.rows_padded;
     l->grid[1] = g->p.a.parts_count;
-    l->block[0] = EXL3_ROWS_THREADS;
+    l->block[0] = lengthy ? 2 * EXL3_ROWS_THREADS : EXL3_ROWS_THREADS;
     l->early = true;
+}
+
+// Running sums of that many integers each, and a counter for each of them.
+static void take_slots(struct group *g, uint32_t slots, uint32_t integers,
+                       struct launch_list *ret) {
+    g->p.sums = g->counters;
+    g->p.counters = g->counters + (uint64_t)slots * integers * sizeof(int32_t);
+    ret->counters = max_u32(ret->counters, slots * (integers + 1));
 }
 
 static const struct form *find_form(uint32_t rows) {
@@ -88,20 +98,18 @@ static const struct form *find_form(uint32_t rows) {
 static void plan_many(struct group *g, const struct cuda_arch *arch, struct launch_list *ret) {
     struct exl3_many_params *p = &g->p;
     const struct form *f = find_form(p->a.rows);
-    uint32_t stage = exl3_many_stage(f->rows, p->half_bits);
+    uint32_t bytes = EXL3_MANY_STAGES * exl3_many_stage(f->rows, p->half_bits) + STAGE_ALIGN;
     take_rows(g, f->rows);
-    p->stages = EXL3_MANY_STAGES;
-    if (p->stages * stage + FIXED_BYTES > arch->shared_max) p->stages--;
-    uint32_t all = p->blocks * (g->cols / EXL3_MANY_STAGE) * (p->rows_padded / f->rows);
-    uint32_t grid = min_u32(all, arch->sm_count * f->blocks);
-    p->sums_bytes = (uint64_t)2 * grid * f->rows * EXL3_BLOCK * sizeof(int32_t);
-    p->sums = take(g, p->sums_bytes);
-    ret->counters = max_u32(ret->counters, grid);
+    uint32_t wholes = p->blocks * (p->rows_padded / f->rows);
+    uint32_t beside = min_u32(f->blocks, (arch->shared_max + FIXED_BYTES) / (bytes + FIXED_BYTES));
+    uint32_t grid = min_u32(wholes * (g->cols / EXL3_MANY_UNIT), arch->sm_count * beside);
+    p->slots = min_u32(wholes, 2 * grid);
+    take_slots(g, p->slots, f->rows * EXL3_BLOCK, ret);
     add_rows(g, ret);
     struct launch *l = launch_add(ret, f->kernels[g->width], p, sizeof *p);
     l->grid[0] = grid;
     l->block[0] = EXL3_MANY_THREADS;
-    l->shared_bytes = p->stages * stage;
+    l->shared_bytes = bytes;
     l->early = true;
 }
 
@@ -114,24 +122,35 @@ static uint32_t wide_blocks(uint32_t cols) {
 static bool wide_fits(const struct group *g, const struct cuda_arch *arch,
                       const struct launch_list *ret) {
     if (arch->sm != 90 || g->p.a.rows < WIDE_ROWS) return false;
+    if (g->cols / (4 * EXL3_MANY_UNIT) > EXL3_WIDE_TURNS_MAX) return false;
     uint32_t launches = 1;
     for (uint32_t i = 0; i < g->p.a.parts_count; i++)
         launches += 2 * ceil_div_u32(g->p.a.parts[i].w.rows / EXL3_BLOCK, wide_blocks(g->cols));
     return ret->count + launches + OTHER_LAUNCHES <= LAUNCHES_MAX;
 }
 
+static uint32_t wide_tiles(const struct exl3_many_params *p, uint32_t blocks) {
+    return ceil_div_u32(blocks, 2) * (p->rows_padded / EXL3_WIDE_M);
+}
+
+// All multiprocessors, be it for a part of a tile; each has at least a pair of units.
+static uint32_t wide_grid(const struct exl3_many_params *p, uint32_t blocks,
+                          const struct cuda_arch *arch) {
+    return min_u32(arch->sm_count,
+                   wide_tiles(p, blocks) * (p->a.parts[p->part].w.cols / EXL3_MANY_UNIT / 2));
+}
+
 static void add_wide(const struct group *g, const struct cuda_arch *arch, struct launch_list *ret) {
     struct launch *l = launch_add(ret, "exl3_wide", &g->p, sizeof g->p);
-    uint32_t tiles = ceil_div_u32(g->p.count, 2) * (g->p.rows_padded / EXL3_WIDE_M);
-    l->grid[0] = min_u32(arch->sm_count, tiles);
+    l->grid[0] = wide_grid(&g->p, g->p.count, arch);
     l->block[0] = EXL3_WIDE_THREADS;
-    l->shared_bytes = EXL3_WIDE_STAGES * WIDE_STAGE_BYTES + WIDE_ALIGN;
+    l->shared_bytes = EXL3_WIDE_STAGES * WIDE_STAGE_BYTES + STAGE_ALIGN;
     l->early = true;
 }
 
 static void add_expand(const struct group *g, struct launch_list *ret) {
     struct launch *l = launch_add(ret, expand_kernels[g->width], &g->p, sizeof g->p);
-    l->grid[0] = g->cols / EXL3_MANY_STAGE;
+    l->grid[0] = g->cols / (2 * EXL3_MANY_UNIT);
     l->grid[1] = g->p.count;
     l->block[0] = EXPAND_THREADS;
     l->shared_bytes = EXPAND_BYTES;
@@ -145,9 +164,12 @@ static void plan_wide(struct group *g, const struct cuda_arch *arch, struct laun
         largest = max_u32(largest, p->a.parts[i].w.rows / EXL3_BLOCK);
     largest = min_u32(largest, at_once);
     take_rows(g, EXL3_WIDE_M);
-    uint32_t norms = p->a.parts_count * units * (p->rows_padded / EXL3_WIDE_HALF);
+    p->by_tile = 1;
+    take_slots(g, 2 * (arch->sm_count - 1), EXL3_WIDE_HALF * EXL3_WIDE_N, ret);
+    uint32_t norms =
+        p->a.parts_count * units / 2 * EXL3_WIDE_NORMS * (p->rows_padded / EXL3_WIDE_HALF);
     p->q_norms = take(g, (uint64_t)norms * sizeof(uint32_t));
-    p->w_norms = take(g, (uint64_t)largest * units * sizeof(float));
+    p->w_norms = take(g, (uint64_t)largest * (units / 2) * EXL3_WIDE_NORMS * sizeof(float));
     p->wide = take(g, (uint64_t)largest * g->cols * EXL3_BLOCK * sizeof(uint16_t));
     for (p->part = 0; p->part < p->a.parts_count; p->part++) {
         uint32_t blocks = p->a.parts[p->part].w.rows / EXL3_BLOCK;
@@ -191,6 +213,7 @@ void exl3_many_plan(const struct linear_args *a, const struct cuda_arch *arch,
         struct group g;
         if (!find_group(a, i, &g)) continue;
         g.scratch = w->scratch + base;
+        g.counters = w->counters;
         if (wide_fits(&g, arch, ret))
             plan_wide(&g, arch, ret);
         else

@@ -12,13 +12,6 @@
  * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
 #include "kernels/linear/exl3_many.cuh"
 
-// wgmma and its registers are of this architecture's own code alone.
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
-#define WIDE_HOPPER 1
-#else
-#define WIDE_HOPPER 0
-#endif
-
 enum {
     TILE_BYTES = 128 * 128, // 128 rows or outputs of a unit
     HALF_BYTES = TILE_BYTES / 2,
@@ -44,7 +37,7 @@ wide_norm(uint32_t sum) { // of 16 inputs, from a lane; all four lanes of an out
 // Grid: pairs of units, blocks of 128 outputs. A warp: 32 outputs of a unit. Also clears the rows' norms for the launch behind.
 template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p) {
     extern __shared__ __align__(128) char tiles[];
-    __shared__ float norms[EXPAND_THREADS / WARP];
+    __shared__ float norms[2][EXL3_BLOCK], largest[EXL3_BLOCK / WARP][EXL3_WIDE_NORMS];
     const struct weight &weight = p.a.parts[p.part].w;
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, units = weight.cols / EXL3_MANY_UNIT;
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, h = lane / 4 % 4, c = lane % 4;
@@ -60,7 +53,6 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
     else
         for (uint32_t i = 0; i < half_bits; i++) w[4 + i] = t[h * half_bits + i];
     char *tile = tiles + warp / 4 * TILE_BYTES;
-    float norm = 0;
 #pragma unroll
     for (uint32_t odd = 0; odd < 2; odd++) {
         uint32_t n = warp % 4 * 32 + lane / 16 * 16 + 2 * h + odd, low = 0, high = 0;
@@ -75,28 +67,21 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
             low = wide_square(wide_square(wide_square(wide_square(low, a[0]), a[2]), b[0]), b[2]);
             high = wide_square(wide_square(wide_square(wide_square(high, a[1]), a[3]), b[1]), b[3]);
         }
-        norm = fmaxf(norm, fmaxf(wide_norm(low), wide_norm(high)));
+        float low_norm = wide_norm(low), high_norm = wide_norm(high);
+        if (c == 0) {
+            norms[warp / 4][n] = low_norm;
+            norms[warp / 4][n + 8] = high_norm;
+        }
     }
-    norm = device_warp_max(norm);
-    if (lane == 0) norms[warp] = norm;
     device_let_next();
     device_wait_prior();
-#if WIDE_HOPPER
+#if MANY_HOPPER
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     __syncthreads();
-    uint32_t nth = blockIdx.y * gridDim.x + blockIdx.x;
-    for (uint32_t i = nth * EXPAND_THREADS + threadIdx.x; i < p.clear;
-         i += gridDim.x * gridDim.y * EXPAND_THREADS)
-        device_ptr<uint32_t>(p.q_norms)[i] = 0;
-    if (threadIdx.x < 2) {
-        const float *m = norms + threadIdx.x * 4;
-        device_ptr<float>(p.w_norms)[blockIdx.y * units + blockIdx.x * 2 + threadIdx.x] =
-            fmaxf(fmaxf(m[0], m[1]), fmaxf(m[2], m[3]));
-    }
     char *to =
         device_ptr<char>(p.wide) + ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * TILE_BYTES;
-#if WIDE_HOPPER
+#if MANY_HOPPER
     if (threadIdx.x == 0) {
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                      "r"(many_shared(tiles)), "r"(2 * TILE_BYTES)
@@ -108,6 +93,27 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
     for (uint32_t i = threadIdx.x; i < 2 * TILE_BYTES / 16; i += EXPAND_THREADS)
         reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(tiles)[i];
 #endif
+    uint32_t nth = blockIdx.y * gridDim.x + blockIdx.x;
+    for (uint32_t i = nth * EXPAND_THREADS + threadIdx.x; i < p.clear;
+         i += gridDim.x * gridDim.y * EXPAND_THREADS)
+        device_ptr<uint32_t>(p.q_norms)[i] = 0;
+    if (threadIdx.x < EXL3_BLOCK) {
+        float first = norms[0][threadIdx.x], second = norms[1][threadIdx.x];
+        float both = device_warp_max(first + second);
+        first = device_warp_max(first);
+        second = device_warp_max(second);
+        if (lane == 0) {
+            largest[warp][0] = first;
+            largest[warp][1] = both;
+            largest[warp][2] = second;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < EXL3_WIDE_NORMS) {
+        float v = largest[0][threadIdx.x];
+        for (uint32_t i = 1; i < EXL3_BLOCK / WARP; i++) v = fmaxf(v, largest[i][threadIdx.x]);
+        device_ptr<float>(p.w_norms)[(uint64_t)nth * EXL3_WIDE_NORMS + threadIdx.x] = v;
+    }
 }
 
 #define EXPAND_KERNEL(bits2_)                                                                      \
@@ -146,21 +152,28 @@ DEVICE_FN void wide_move(float d[64], uint32_t count[32]) {
     }
 }
 
+// The sums as integers, whose bits stand for floats'.
+DEVICE_FN void wide_sums(float d[64], const uint32_t count[32]) {
+    wide_hold(d);
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        uint32_t high = i % 2 ? count[i / 2] & 0xffff0000u : count[i / 2] << 16;
+        d[i] = arith_float((uint32_t)__float2int_rn(d[i]) + high);
+    }
+}
+
 // 128 outputs of the warp's sixteen rows: sums to answers. A thread has outputs 8 j + 2 c + {0, 1} of rows g and g + 8.
-DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const uint32_t count[32],
-                           uint32_t row, uint32_t block) {
+DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], uint32_t row,
+                           uint32_t block) {
     const struct linear_part &part = p.a.parts[p.part];
     uint32_t c = threadIdx.x % 4;
     const struct exl3_many_info *info =
         device_ptr<const struct exl3_many_info>(p.info) + (uint64_t)p.part * p.rows_padded + row;
     struct exl3_many_info two[2] = {info[0], info[8]};
-    wide_hold(d);
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        uint32_t high = i % 2 ? count[i / 2] & 0xffff0000u : count[i / 2] << 16;
-        int32_t s = (int32_t)((uint32_t)__float2int_rn(d[i]) + high);
-        d[i] = exl3_int_answer(s, two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
-    }
+    for (int i = 0; i < 64; i++)
+        d[i] =
+            exl3_int_answer((int32_t)arith_bits(d[i]), two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
 #pragma unroll
     for (int i = 0; i < 64; i += 2) {
         float a = d[i], b = d[i + 1];
@@ -208,7 +221,7 @@ DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], const 
     }
 }
 
-#if WIDE_HOPPER
+#if MANY_HOPPER
 DEVICE_FN uint64_t wide_factor(uint32_t shared) { // rows of 128 bytes, pieces swapped by the row
     return (uint64_t)(shared >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
 }
@@ -289,15 +302,9 @@ DEVICE_FN void wide_turn(struct wide_state &s, uint32_t group, float d0[64], flo
     s.at += UNITS;
 }
 
-template <int EVERY>
-DEVICE_FN void wide_turns(struct wide_state &s, uint32_t units, uint32_t group, float d0[64],
-                          float d1[64], uint32_t c0[32], uint32_t c1[32]) {
-    for (uint32_t u = 0; u + 4 <= units; u += 4) wide_turn<4, EVERY>(s, group, d0, d1, c0, c1);
-    if (units % 4) wide_turn<2, EVERY>(s, group, d0, d1, c0, c1);
-}
-
-DEVICE_FN void wide_by_16(struct wide_state &s, uint32_t units, uint32_t group, float d0[64],
-                          float d1[64], uint32_t c0[32], uint32_t c1[32]) {
+// The same, moved on every sixteen inputs.
+DEVICE_FN void wide_slow(struct wide_state &s, uint32_t units, uint32_t group, float d0[64],
+                         float d1[64], uint32_t c0[32], uint32_t c1[32]) {
     for (uint32_t u = 0; u < units; u++) {
         uint32_t at = wide_take(s, s.at);
         uint64_t a = wide_factor(at + group * HALF_BYTES);
@@ -315,39 +322,54 @@ DEVICE_FN void wide_by_16(struct wide_state &s, uint32_t units, uint32_t group, 
     }
 }
 
-// How many inputs may go between two moves: 128, 64 or 16. Every warp of a group finds the same.
-DEVICE_FN uint32_t wide_reach(const struct exl3_many_params &p, uint32_t units, uint32_t half,
-                              uint32_t tile, bool both) {
-    const float limit = 2.7e14f; // (2^24 - 2^15)^2 = 2.8e14, less what roundings may have taken
-    uint32_t halves = p.rows_padded / EXL3_WIDE_HALF;
-    const uint32_t *q =
-        device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * units * halves + half;
-    const float *w0 = device_ptr<const float>(p.w_norms) + (uint64_t)tile * 2 * units;
-    const float *w1 = both ? w0 + units : w0;
-    bool short128 = false, short64 = false;
-    for (uint32_t u = threadIdx.x % WARP * 2; u < units; u += WARP * 2) {
-        float qa = (float)q[u * halves], qb = (float)q[(u + 1) * halves];
-        float wa = fmaxf(w0[u], w1[u]), wb = fmaxf(w0[u + 1], w1[u + 1]);
-        short128 |= (qa + qb) * (wa + wb) > limit;
-        short64 |= fmaxf(qa * wa, qb * wb) > limit;
+/* Work of a thread block: pairs of units from .. to of a tile. Whole tiles as long as all blocks have one; the rest in equal runs, of
+ * two pairs if tiles are made of such. */
+struct wide_job {
+    uint32_t tile, from, to;
+};
+
+DEVICE_FN uint32_t wide_pairs(const struct exl3_many_params &p) { // of a tile
+    return p.a.parts[p.part].w.cols / EXL3_MANY_UNIT / 2;
+}
+
+DEVICE_FN uint32_t wide_whole(const struct exl3_many_params &p) { // tiles that are done whole
+    return (p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M) / gridDim.x * gridDim.x;
+}
+
+// The nth job of this thread block; false: there is none.
+DEVICE_FN bool wide_job_of(const struct exl3_many_params &p, uint32_t nth, struct wide_job *ret) {
+    uint32_t pairs = wide_pairs(p), whole = wide_whole(p), step = pairs % 2 ? 1 : 2;
+    uint32_t tile = blockIdx.x + nth * gridDim.x;
+    if (tile < whole) {
+        *ret = (struct wide_job){tile, 0, pairs};
+        return true;
     }
-    return __any_sync(0xffffffffu, short64) ? 16 : __any_sync(0xffffffffu, short128) ? 64 : 128;
+    uint64_t rest = ((p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M) - whole) * (pairs / step);
+    uint32_t from = (uint32_t)(rest * blockIdx.x / gridDim.x) * step;
+    uint32_t to = (uint32_t)(rest * (blockIdx.x + 1) / gridDim.x) * step;
+    nth -= whole / gridDim.x;
+    tile = from / pairs + nth;
+    if (nth) from = tile * pairs;
+    if (from >= to) return false;
+    to = to < (tile + 1) * pairs ? to : (tile + 1) * pairs;
+    *ret = (struct wide_job){whole + tile, from - tile * pairs, to - tile * pairs};
+    return true;
 }
 
 // The tiles' copies, three units ahead.
-DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s,
-                            uint32_t units, uint32_t tiles_m, uint32_t tiles) {
+DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s) {
+    struct wide_job job;
+    uint32_t units = 2 * wide_pairs(p), tiles_m = p.rows_padded / EXL3_WIDE_M, at = 0;
     const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
-    uint32_t at = 0;
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
+    for (uint32_t nth = 0; wide_job_of(p, nth, &job); nth++) {
+        uint32_t m = job.tile % tiles_m, n = job.tile / tiles_m * 2;
         bool both = n + 1 < p.count;
         const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
-        for (uint32_t u = 0; u < units; u++, at++) {
+        for (uint32_t u = job.from * 2; u < job.to * 2; u++, at++) {
             uint32_t slot = at % EXL3_WIDE_STAGES, full = s.full + slot * 8;
+            uint32_t to = s.stages + slot * WIDE_STAGE;
             many_await(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
             many_expect(full, (both ? 3 : 2) * TILE_BYTES);
-            uint32_t to = s.stages + slot * WIDE_STAGE;
             many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES,
                       full);
             many_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
@@ -358,29 +380,99 @@ DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_
     }
 }
 
-DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state &s, uint32_t units,
-                            uint32_t tiles_m, uint32_t tiles) {
-    uint32_t group = threadIdx.x / 128, warp = threadIdx.x / WARP % 4;
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        uint32_t m = tile % tiles_m, n = tile / tiles_m * 2;
-        bool both = n + 1 < p.count;
-        uint32_t reach = wide_reach(p, units, m * 2 + group, n / 2, both);
+DEVICE_FN void wide_group_sync(uint32_t group) { // of a warp group
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+/* A part of a tile's inputs: the sums go to the tile's slot; whose are the last ones takes them all from there, which then is 0
+ * again. d: integers, as bits. */
+DEVICE_FN bool wide_share(const struct exl3_many_params &p, const struct wide_job &job,
+                          uint32_t group, float d0[64], float d1[64]) {
+    __shared__ uint32_t last[2];
+    uint32_t slot = (job.tile - wide_whole(p)) * 2 + group, mine = job.to - job.from;
+    int32_t *sums = device_ptr<int32_t>(p.sums) + (uint64_t)slot * 128 * 128 + threadIdx.x % 128;
+    uint32_t *counter = device_ptr<uint32_t>(p.counters) + slot;
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        atomicAdd(sums + i * 128, (int32_t)arith_bits(d0[i]));
+        atomicAdd(sums + (64 + i) * 128, (int32_t)arith_bits(d1[i]));
+    }
+    __threadfence();
+    wide_group_sync(group);
+    if (threadIdx.x % 128 == 0) {
+        last[group] = atomicAdd(counter, mine) + mine == wide_pairs(p);
+        if (last[group]) *counter = 0;
+    }
+    wide_group_sync(group);
+    if (!__any_sync(0xffffffffu, last[group]))
+        return false; // the same for all: no branch that might part them
+    __threadfence();
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        d0[i] = arith_float((uint32_t)__ldcg(sums + i * 128));
+        d1[i] = arith_float((uint32_t)__ldcg(sums + (64 + i) * 128));
+        sums[i * 128] = 0;
+        sums[(64 + i) * 128] = 0;
+    }
+    return true;
+}
+
+// For each turn of four units of a job, how many inputs may go between two moves: 128, 64, or 16 (0). A thread looks at a turn.
+DEVICE_FN void wide_plan(const struct exl3_many_params &p, const struct wide_job &job,
+                         uint32_t group, uint8_t *reach) {
+    const float limit = 2.7e14f; // (2^24 - 2^15)^2 is 2.8e14; the rest is for what was rounded
+    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, n = job.tile / tiles_m * 2;
+    uint32_t halves = p.rows_padded / EXL3_WIDE_HALF, norms = wide_pairs(p) * EXL3_WIDE_NORMS;
+    const uint32_t *q = device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * norms * halves +
+                        job.tile % tiles_m * 2 + group;
+    const float *w = device_ptr<const float>(p.w_norms) + (uint64_t)n * norms;
+    const float *w2 = n + 1 < p.count ? w + norms : w;
+    for (uint32_t t = threadIdx.x % 128; t < (job.to - job.from) / 2; t += 128) {
+        float most[EXL3_WIDE_NORMS] = {0, 0, 0};
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * EXL3_WIDE_NORMS; i++) {
+            uint32_t at = (job.from + 2 * t) * EXL3_WIDE_NORMS + i;
+            float bound = (float)q[at * halves] * fmaxf(w[at], w2[at]);
+            most[i % EXL3_WIDE_NORMS] = fmaxf(most[i % EXL3_WIDE_NORMS], bound);
+        }
+        reach[t] = most[1] <= limit ? 128 : fmaxf(most[0], most[2]) <= limit ? 64 : 0;
+    }
+    wide_group_sync(group);
+}
+
+DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state &s) {
+    __shared__ uint8_t reach[2][EXL3_WIDE_TURNS_MAX];
+    uint32_t group = threadIdx.x / 128;
+    struct wide_job job;
+    for (uint32_t nth = 0; wide_job_of(p, nth, &job); nth++) {
+        wide_plan(p, job, group, reach[group]);
         float d0[64], d1[64];
         uint32_t c0[32], c1[32];
 #pragma unroll
         for (int i = 0; i < 64; i++) d0[i] = d1[i] = 0;
 #pragma unroll
         for (int i = 0; i < 32; i++) c0[i] = c1[i] = 0;
-        if (reach == 128)
-            wide_turns<2>(s, units, group, d0, d1, c0, c1);
-        else if (reach == 64)
-            wide_turns<1>(s, units, group, d0, d1, c0, c1);
-        else
-            wide_by_16(s, units, group, d0, d1, c0, c1);
+        uint32_t turns = (job.to - job.from) / 2;
+        uint32_t t = 0;
+        while (t < turns) {
+            for (; t < turns && !__any_sync(0xffffffffu, reach[group][t] != 128); t++)
+                wide_turn<4, 2>(s, group, d0, d1, c0, c1);
+            for (; t < turns && !__any_sync(0xffffffffu, reach[group][t] != 64); t++)
+                wide_turn<4, 1>(s, group, d0, d1, c0, c1);
+            for (; t < turns && !__any_sync(0xffffffffu, reach[group][t] != 0); t++)
+                wide_slow(s, 4, group, d0, d1, c0, c1);
+        }
+        if ((job.to - job.from) % 2) wide_slow(s, 2, group, d0, d1, c0, c1);
+        wide_sums(d0, c0);
+        wide_sums(d1, c1);
+        wide_group_sync(group); // reach has been read
+        bool mine = job.to - job.from == wide_pairs(p) || wide_share(p, job, group, d0, d1);
+        if (!mine) continue;
+        uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, n = job.tile / tiles_m * 2;
         uint32_t row =
-            m * EXL3_WIDE_M + group * EXL3_WIDE_HALF + warp * 16 + threadIdx.x % WARP / 4;
-        wide_finish(p, d0, c0, row, p.from + n);
-        if (both) wide_finish(p, d1, c1, row, p.from + n + 1);
+            job.tile % tiles_m * EXL3_WIDE_M + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+        wide_finish(p, d0, row, p.from + n);
+        if (n + 1 < p.count) wide_finish(p, d1, row, p.from + n + 1);
     }
 }
 
@@ -388,9 +480,6 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
     exl3_wide(const struct exl3_many_params p) {
     extern __shared__ __align__(1024) char wide_stages[];
     __shared__ uint64_t barriers[2 * EXL3_WIDE_STAGES];
-    uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
-    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M;
-    uint32_t tiles = (p.count + 1) / 2 * tiles_m;
     struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_WIDE_STAGES),
                            (many_shared(wide_stages) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
     if (threadIdx.x == 0) {
@@ -407,11 +496,11 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == 256) {
             asm volatile("fence.proxy.async.global;" ::: "memory");
-            wide_produce(p, s, units, tiles_m, tiles);
+            wide_produce(p, s);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        wide_consume(p, s, units, tiles_m, tiles);
+        wide_consume(p, s);
     }
 }
 #else
@@ -459,7 +548,8 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
             for (uint32_t u = 0; u < units; u++)
                 wide_unit(q + ((uint64_t)u * p.rows_padded + row) * 128,
                           w + (uint64_t)u * TILE_BYTES, d, count);
-            wide_finish(p, d, count, row + threadIdx.x % WARP / 4, p.from + n);
+            wide_sums(d, count);
+            wide_finish(p, d, row + threadIdx.x % WARP / 4, p.from + n);
         }
 }
 #endif
