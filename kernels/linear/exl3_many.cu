@@ -14,10 +14,8 @@
 enum {
     FLAT_SUM = 57500, // 510 * 57500 < 2^25 - 2^22 - 16
 #if __CUDA_ARCH__ >= 900
-    MANY_COPIERS = WARP, // threads that copy
-    MANY_COPIES = 1,     // arrivals that fill a stage
+    MANY_COPIES = 1, // arrivals that fill a stage
 #else
-    MANY_COPIERS = EXL3_MANY_THREADS,
     MANY_COPIES = EXL3_MANY_THREADS,
 #endif
 };
@@ -344,44 +342,42 @@ DEVICE_FN void many_next(const struct exl3_many_params &p, uint32_t to, struct m
     if (--s->left == 0 && s->at < to) *s = many_source_of<ROWS>(p, s->at);
 }
 
-// A unit's tiles on their way,
+// A warp's share of a unit's copies: a row of tiles,
 template <int ROWS>
 DEVICE_FN void many_copy_tiles(const struct many_source &s, uint32_t half_bits, uint32_t to,
                                uint32_t full) {
-    uint32_t nth = threadIdx.x, row_bytes = EXL3_BLOCK * half_bits;
-    to += exl3_many_tiles(ROWS);
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t row_bytes = EXL3_BLOCK * half_bits;
+    const char *from = s.tiles + (uint64_t)warp * s.stride;
+    to += exl3_many_tiles(ROWS) + warp * exl3_many_tile_row(half_bits);
 #if __CUDA_ARCH__ >= 900
-    if (nth == 0) many_expect(full, ROWS * 129 + 4 * row_bytes);
-    __syncwarp();
-    if (nth < 4)
-        many_copy(to + nth * exl3_many_tile_row(half_bits), s.tiles + (uint64_t)nth * s.stride,
-                  row_bytes, full);
+    if (lane) return;
+    if (warp == 0) many_expect(full, ROWS * 129 + 4 * row_bytes);
+    many_copy(to, from, row_bytes, full);
 #else
-    nth /= WARP;
-    for (uint32_t o = threadIdx.x % WARP * 16; o < row_bytes; o += WARP * 16)
-        many_copy16(to + nth * exl3_many_tile_row(half_bits) + o,
-                    s.tiles + (uint64_t)nth * s.stride + o);
+    for (uint32_t o = lane * 16; o < row_bytes; o += WARP * 16) many_copy16(to + o, from + o);
 #endif
 }
 
-// and its rows.
+// and of the rows.
 template <int ROWS>
 DEVICE_FN void many_copy_rows(const struct many_source &s, uint32_t half_bits, uint32_t to,
                               uint32_t full) {
-    uint32_t nth = threadIdx.x, flat = to + exl3_many_flat(ROWS, half_bits);
+    uint32_t flat = to + exl3_many_flat(ROWS, half_bits);
 #if __CUDA_ARCH__ >= 900
-    if (nth == 0) many_copy(to, s.q, ROWS * 128, full);
-    if (nth == 1) many_copy(flat, s.flat, ROWS, full);
+    if (threadIdx.x == WARP) many_copy(to, s.q, ROWS * 128, full);
+    if (threadIdx.x == 2 * WARP) many_copy(flat, s.flat, ROWS, full);
 #else
-    for (uint32_t o = nth * 16; o < ROWS * 128; o += EXL3_MANY_THREADS * 16)
+    for (uint32_t o = threadIdx.x * 16; o < ROWS * 128; o += EXL3_MANY_THREADS * 16)
         many_copy16(to + o, s.q + o);
-    if (nth < ROWS / 16) many_copy16(flat + nth * 16, s.flat + nth * 16);
+    if (threadIdx.x < ROWS / 16) many_copy16(flat + threadIdx.x * 16, s.flat + threadIdx.x * 16);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
 #endif
 }
 
-/* A thread block's sums to a slot: [row][128], the outputs in the order of the lanes: warp, odd, upper eight of sixteen, g. */
-template <int ROWS> DEVICE_FN void many_add(int32_t *slot, int32_t total[2][ROWS / 8][4]) {
+/* A thread block's sums to its slot: [row][128], the outputs in the order of the lanes: warp, odd, upper eight of sixteen, g. They
+ * become 0. */
+template <int ROWS> DEVICE_FN void many_store(int32_t *slot, int32_t total[2][ROWS / 8][4]) {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
     slot += threadIdx.x / WARP * 32;
 #pragma unroll
@@ -390,8 +386,8 @@ template <int ROWS> DEVICE_FN void many_add(int32_t *slot, int32_t total[2][ROWS
         for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                atomicAdd(slot + (n * 8 + 2 * c + i % 2) * EXL3_BLOCK + odd * 16 + i / 2 * 8 + g,
-                          total[odd][n][i]);
+                slot[(n * 8 + 2 * c + i % 2) * EXL3_BLOCK + odd * 16 + i / 2 * 8 + g] =
+                    total[odd][n][i];
                 total[odd][n][i] = 0;
             }
 }
@@ -401,62 +397,75 @@ DEVICE_FN uint32_t many_slot_place(uint32_t output) { // of 128
     return output / 32 * 32 + in % 2 * 16 + output / 8 % 2 * 8 + output / 16 % 2 * 4 + in / 2;
 }
 
-// Rows of a block of outputs from their sums, which become 0.
+/* The thread blocks that have units of a block of outputs, and their slots: two each, the second for what it does not begin with. Sums
+ * are mod 2^32: no order. */
+struct many_sharers {
+    uint32_t first, last;
+    uint32_t first_slot; // of the first one
+};
+
+DEVICE_FN struct many_sharers many_sharers_of(const struct exl3_many_params &p, uint32_t units,
+                                              uint32_t rows, uint32_t whole) {
+    uint32_t from = whole * units, to = from + units, b = blockIdx.x, e = blockIdx.x;
+    while (b && many_from(p, units, rows, b) > from) b--;
+    while (e + 1 < gridDim.x && many_from(p, units, rows, e + 1) < to) e++;
+    return (struct many_sharers){b, e, many_from(p, units, rows, b) < from ? 2 * b + 1 : 2 * b};
+}
+
+// Rows of a block of outputs from the sharers' sums.
 template <int ROWS>
-DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole, int32_t *slot) {
+DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
+                           const struct many_sharers &by) {
     struct many_place at = many_find(p, whole, ROWS);
     uint32_t lane = threadIdx.x % WARP;
+    const int32_t *sums = device_ptr<const int32_t>(p.sums);
 #pragma unroll 4
     for (uint32_t r = threadIdx.x / WARP; r < ROWS; r += EXL3_MANY_WARPS) {
         uint32_t row = at.row + r;
-        int32_t *sums = slot + r * EXL3_BLOCK;
+        if (row >= p.a.rows) break;
         struct exl3_many_info info =
             device_ptr<const struct exl3_many_info>(p.info)[(uint64_t)at.nth * p.rows_padded + row];
+        uint32_t s[4] = {0, 0, 0, 0};
+        for (uint32_t b = by.first; b <= by.last; b++) {
+            uint32_t slot = b == by.first ? by.first_slot : 2 * b;
+            const int32_t *from = sums + ((uint64_t)slot * ROWS + r) * EXL3_BLOCK;
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++)
+                s[j] += (uint32_t)__ldcg(from + many_slot_place(lane * 4 + j));
+        }
         float v[4];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            v[j] = exl3_int_answer(__ldcg(sums + many_slot_place(lane * 4 + j)), info.q_sum,
-                                   info.scale);
-        __syncwarp();
-        *reinterpret_cast<uint4 *>(sums + lane * 4) = make_uint4(0, 0, 0, 0);
-        if (row < p.a.rows)
-            many_answer(*at.part, v, at.block * EXL3_BLOCK + lane * 4,
-                        device_ptr<float>(at.part->y) + (uint64_t)row * at.part->w.rows);
+            v[j] = exl3_int_answer((int32_t)s[j], info.q_sum, info.scale);
+        many_answer(*at.part, v, at.block * EXL3_BLOCK + lane * 4,
+                    device_ptr<float>(at.part->y) + (uint64_t)row * at.part->w.rows);
     }
 }
 
-/* The slot of a block of outputs: its own number where there are enough. Else there are two for each thread block: where this one has
- * all of the block, its second; else the first of the first thread block that starts inside. */
-DEVICE_FN uint32_t many_slot(const struct exl3_many_params &p, uint32_t units, uint32_t rows,
-                             uint32_t from, uint32_t to, uint32_t whole) {
-    uint32_t slot = blockIdx.x, first = whole * units;
-    if (p.slots != 2 * gridDim.x) return whole;
-    if (first >= from) return to >= first + units ? slot + gridDim.x : slot + 1;
-    while (slot && many_from(p, units, rows, slot - 1) > first) slot--;
-    return slot;
-}
-
-// What this thread block has of a block of outputs has been summed: on to the others'; the last one finishes.
+// What this thread block has of a block of outputs has been summed: where all sharers have, the last one finishes.
 template <int ROWS>
-DEVICE_FN void many_end(const struct exl3_many_params &p, uint32_t from, uint32_t to,
-                        uint32_t whole, uint32_t done, int32_t total[2][ROWS / 8][4]) {
+DEVICE_FN void many_end(const struct exl3_many_params &p, uint32_t from, uint32_t whole,
+                        uint32_t done, int32_t total[2][ROWS / 8][4]) {
     __shared__ uint32_t last;
     uint32_t units = p.a.parts[0].w.cols / EXL3_MANY_UNIT;
-    uint32_t slot = many_slot(p, units, ROWS, from, to, whole);
-    int32_t *sums = device_ptr<int32_t>(p.sums) + (uint64_t)slot * ROWS * EXL3_BLOCK;
-    uint32_t *counter = device_ptr<uint32_t>(p.counters) + slot;
-    many_add<ROWS>(sums, total);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(counter, done) + done == units;
-        if (last) *counter = 0;
+    uint32_t slot = 2 * blockIdx.x + (from < whole * units ? 1 : 0);
+    struct many_sharers by = many_sharers_of(p, units, ROWS, whole);
+    many_store<ROWS>(device_ptr<int32_t>(p.sums) + (uint64_t)slot * ROWS * EXL3_BLOCK, total);
+    if (by.first == by.last) {
+        __syncthreads();
+    } else {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            uint32_t *counter = device_ptr<uint32_t>(p.counters) + by.first;
+            last = atomicAdd(counter, done) + done == units;
+            if (last) *counter = 0;
+        }
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
     }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    many_finish<ROWS>(p, whole, sums);
-    __threadfence();
+    many_finish<ROWS>(p, whole, by);
     __syncthreads();
 }
 
@@ -485,9 +494,8 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
     // the first ones need not wait for it.
     const uint32_t ahead = EXL3_MANY_STAGES - 2;
     uint32_t first = to - from < ahead ? to - from : ahead;
-    bool copier = threadIdx.x < MANY_COPIERS;
     struct many_source source = many_source_of<ROWS>(p, from);
-    for (uint32_t i = 0; i < first && copier; i++) {
+    for (uint32_t i = 0; i < first; i++) {
         many_copy_tiles<ROWS>(source, half_bits, shared + i * stage_bytes, full + i * 8);
         many_next<ROWS>(p, to, &source);
     }
@@ -496,7 +504,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
     asm volatile("fence.proxy.async.global;" ::: "memory");
 #endif
     source = many_source_of<ROWS>(p, from);
-    for (uint32_t i = 0; i < first && copier; i++) {
+    for (uint32_t i = 0; i < first; i++) {
         many_copy_rows<ROWS>(source, half_bits, shared + i * stage_bytes, full + i * 8);
         many_next<ROWS>(p, to, &source);
     }
@@ -511,7 +519,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
     uint32_t slot = 0, parity = 0, next = ahead, next_parity = 1;
     uint32_t whole = from / units, left = units - from % units, done = 0;
     for (uint32_t i = from; i < to; i++) {
-        if (copier && source.at < to) {
+        if (source.at < to) {
             many_await(empty + next * 8, next_parity);
             many_copy_tiles<ROWS>(source, half_bits, shared + next * stage_bytes, full + next * 8);
             many_copy_rows<ROWS>(source, half_bits, shared + next * stage_bytes, full + next * 8);
@@ -541,7 +549,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
         }
         done++;
         if (--left && i + 1 < to) continue;
-        many_end<ROWS>(p, from, to, whole++, done, total);
+        many_end<ROWS>(p, from, whole++, done, total);
         done = 0;
         left = units;
     }
@@ -553,7 +561,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
         many_run<rows_, bits2_>(p);                                                                \
     }
 #define MANY_KERNELS(bits2_)                                                                       \
-    MANY_KERNEL(16, bits2_, 6) MANY_KERNEL(32, bits2_, 4) MANY_KERNEL(64, bits2_, 3)
+    MANY_KERNEL(16, bits2_, 4) MANY_KERNEL(32, bits2_, 4) MANY_KERNEL(64, bits2_, 2)
 MANY_KERNELS(0)
 MANY_KERNELS(6)
 MANY_KERNELS(7)

@@ -10,9 +10,8 @@
  *   info   [part][T padded]: the row's factor and sum
  *   wide   [block of outputs][K / 64][128][64] f16: b' of a part, in q's order and swaps
  *   q_norms, w_norms  [part][K / 128][3][T padded / 64] u32, [block][K / 128][3] f32: the largest sums of squares: exl3_wide.cu
- * Counters, 0 between launches:
- *   sums     [slots][rows of a tile, outputs of it] i32: running sums of tiles that several thread blocks share
- *   counters [slots] u32: how much of a slot's inputs has been added */
+ *   sums   [two for each thread block][rows of a tile, outputs of it] i32: its sums of tiles that it shares with others
+ * Counters, 0 between launches: how much of a tile's inputs has been summed, by the first of its sharers. */
 #pragma once
 #include "kernels/cuda/arith.h"
 #include "kernels/linear/linear.h"
@@ -48,8 +47,7 @@ struct exl3_many_params {
     uint32_t part;        // exl3_expand, exl3_wide: the one they work on,
     uint32_t from, count; // and its blocks of 128 outputs
     uint32_t clear;       // exl3_expand: q_norms, how many are to be 0
-    uint32_t slots;       // exl3_many: of its sums
-    devptr q, flat, info, wide, q_norms, w_norms, sums, counters;
+    devptr q, flat, info, sums, wide, q_norms, w_norms, counters;
 };
 
 // A unit in exl3_many's shared memory: the rows, the tiles, flat. Bytes of a row of tiles (sixteen inputs), with what keeps

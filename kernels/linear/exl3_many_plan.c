@@ -34,9 +34,9 @@ static const struct form {
                 "exl3_many_" #rows_ "_8", "exl3_many_" #rows_ "_10", "exl3_many_" #rows_ "_12"     \
         }                                                                                          \
     }
-    FORM(16, 5, 5),
+    FORM(16, 5, 4),
     FORM(32, 7, 4),
-    FORM(64, 11, 3),
+    FORM(64, 11, 2),
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
@@ -79,12 +79,12 @@ static void add_rows(const struct group *g, struct launch_list *ret) {
     l->early = true;
 }
 
-// Running sums of that many integers each, and a counter for each of them.
-static void take_slots(struct group *g, uint32_t slots, uint32_t integers,
-                       struct launch_list *ret) {
-    g->p.sums = g->counters;
-    g->p.counters = g->counters + (uint64_t)slots * integers * sizeof(int32_t);
-    ret->counters = max_u32(ret->counters, slots * (integers + 1));
+// Two slots of sums for each thread block of a launch, and its counters.
+static void take_sums(struct group *g, uint32_t grid, uint32_t integers, uint32_t counters,
+                      struct launch_list *ret) {
+    g->p.sums = take(g, (uint64_t)2 * grid * integers * sizeof(int32_t));
+    g->p.counters = g->counters;
+    ret->counters = max_u32(ret->counters, grid * counters);
 }
 
 static const struct form *find_form(uint32_t rows) {
@@ -103,8 +103,7 @@ static void plan_many(struct group *g, const struct cuda_arch *arch, struct laun
     uint32_t wholes = p->blocks * (p->rows_padded / f->rows);
     uint32_t beside = min_u32(f->blocks, (arch->shared_max + FIXED_BYTES) / (bytes + FIXED_BYTES));
     uint32_t grid = min_u32(wholes * (g->cols / EXL3_MANY_UNIT), arch->sm_count * beside);
-    p->slots = min_u32(wholes, 2 * grid);
-    take_slots(g, p->slots, f->rows * EXL3_BLOCK, ret);
+    take_sums(g, grid, f->rows * EXL3_BLOCK, 1, ret);
     add_rows(g, ret);
     struct launch *l = launch_add(ret, f->kernels[g->width], p, sizeof *p);
     l->grid[0] = grid;
@@ -165,7 +164,7 @@ static void plan_wide(struct group *g, const struct cuda_arch *arch, struct laun
     largest = min_u32(largest, at_once);
     take_rows(g, EXL3_WIDE_M);
     p->by_tile = 1;
-    take_slots(g, 2 * (arch->sm_count - 1), EXL3_WIDE_HALF * EXL3_WIDE_N, ret);
+    take_sums(g, arch->sm_count, EXL3_WIDE_M * EXL3_WIDE_N, 2, ret);
     uint32_t norms =
         p->a.parts_count * units / 2 * EXL3_WIDE_NORMS * (p->rows_padded / EXL3_WIDE_HALF);
     p->q_norms = take(g, (uint64_t)norms * sizeof(uint32_t));

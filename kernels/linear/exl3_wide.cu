@@ -17,6 +17,7 @@ enum {
     HALF_BYTES = TILE_BYTES / 2,
     WIDE_STAGE = 3 * TILE_BYTES, // rows, then outputs
     EXPAND_THREADS = 256,
+    WIDE_SHARERS = 6,
 };
 
 DEVICE_FN uint32_t wide_square(uint32_t sum, uint32_t pair) { // + (pair / 8)^2, in fp16
@@ -323,36 +324,41 @@ DEVICE_FN void wide_slow(struct wide_state &s, uint32_t units, uint32_t group, f
 }
 
 /* Work of a thread block: pairs of units from .. to of a tile. Whole tiles as long as all blocks have one; the rest in equal runs, of
- * two pairs if tiles are made of such. */
+ * two pairs if tiles are made of such, by as many blocks that no tile has more than WIDE_SHARERS and some. */
 struct wide_job {
     uint32_t tile, from, to;
+    uint32_t first, last; // of a tile of the rest: the blocks that share it
 };
 
 DEVICE_FN uint32_t wide_pairs(const struct exl3_many_params &p) { // of a tile
     return p.a.parts[p.part].w.cols / EXL3_MANY_UNIT / 2;
 }
 
-DEVICE_FN uint32_t wide_whole(const struct exl3_many_params &p) { // tiles that are done whole
-    return (p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M) / gridDim.x * gridDim.x;
+// Where the rest's run of a block begins, in pairs.
+DEVICE_FN uint32_t wide_from(uint32_t rest, uint32_t pairs, uint32_t block) {
+    uint32_t step = pairs % 2 ? 1 : 2,
+             blocks = min(gridDim.x, rest * min(pairs / step, (uint32_t)WIDE_SHARERS));
+    return (uint32_t)((uint64_t)rest * (pairs / step) * min(block, blocks) / max(blocks, 1u)) *
+           step;
 }
 
 // The nth job of this thread block; false: there is none.
 DEVICE_FN bool wide_job_of(const struct exl3_many_params &p, uint32_t nth, struct wide_job *ret) {
-    uint32_t pairs = wide_pairs(p), whole = wide_whole(p), step = pairs % 2 ? 1 : 2;
-    uint32_t tile = blockIdx.x + nth * gridDim.x;
-    if (tile < whole) {
-        *ret = (struct wide_job){tile, 0, pairs};
+    uint32_t pairs = wide_pairs(p), tiles = (p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M);
+    uint32_t each = tiles / gridDim.x, rest = tiles - each * gridDim.x;
+    if (nth < each) {
+        *ret = (struct wide_job){nth * gridDim.x + blockIdx.x, 0, pairs, 0, 0};
         return true;
     }
-    uint64_t rest = ((p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M) - whole) * (pairs / step);
-    uint32_t from = (uint32_t)(rest * blockIdx.x / gridDim.x) * step;
-    uint32_t to = (uint32_t)(rest * (blockIdx.x + 1) / gridDim.x) * step;
-    nth -= whole / gridDim.x;
-    tile = from / pairs + nth;
-    if (nth) from = tile * pairs;
+    uint32_t from = wide_from(rest, pairs, blockIdx.x);
+    uint32_t to = wide_from(rest, pairs, blockIdx.x + 1), tile = from / pairs + nth - each;
+    if (nth > each) from = tile * pairs;
     if (from >= to) return false;
-    to = to < (tile + 1) * pairs ? to : (tile + 1) * pairs;
-    *ret = (struct wide_job){whole + tile, from - tile * pairs, to - tile * pairs};
+    uint32_t first = blockIdx.x, last = blockIdx.x, end = (tile + 1) * pairs;
+    while (wide_from(rest, pairs, first) > tile * pairs) first--;
+    while (wide_from(rest, pairs, last + 1) < end) last++;
+    *ret = (struct wide_job){each * gridDim.x + tile, from - tile * pairs,
+                             min(to, end) - tile * pairs, first, last};
     return true;
 }
 
@@ -384,35 +390,41 @@ DEVICE_FN void wide_group_sync(uint32_t group) { // of a warp group
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/* A part of a tile's inputs: the sums go to the tile's slot; whose are the last ones takes them all from there, which then is 0
- * again. d: integers, as bits. */
+/* A part of a tile's inputs: the sums go to the block's slot, the second one where it has begun with another tile. Who is the last
+ * takes the others' too. d: integers, as bits. */
 DEVICE_FN bool wide_share(const struct exl3_many_params &p, const struct wide_job &job,
                           uint32_t group, float d0[64], float d1[64]) {
     __shared__ uint32_t last[2];
-    uint32_t slot = (job.tile - wide_whole(p)) * 2 + group, mine = job.to - job.from;
-    int32_t *sums = device_ptr<int32_t>(p.sums) + (uint64_t)slot * 128 * 128 + threadIdx.x % 128;
-    uint32_t *counter = device_ptr<uint32_t>(p.counters) + slot;
+    uint32_t mine = job.to - job.from, thread = threadIdx.x;
+    int32_t *sums = device_ptr<int32_t>(p.sums) + thread;
+    // Of a block: 0 if its run begins in the tile or before it and it is not the first.
+    uint32_t slot = 2 * blockIdx.x + (blockIdx.x == job.first ? 1 : 0);
+    uint32_t *counter = device_ptr<uint32_t>(p.counters) + 2 * job.first + group;
 #pragma unroll
     for (int i = 0; i < 64; i++) {
-        atomicAdd(sums + i * 128, (int32_t)arith_bits(d0[i]));
-        atomicAdd(sums + (64 + i) * 128, (int32_t)arith_bits(d1[i]));
+        sums[(slot * 128 + i) * 256] = (int32_t)arith_bits(d0[i]);
+        sums[(slot * 128 + 64 + i) * 256] = (int32_t)arith_bits(d1[i]);
     }
     __threadfence();
     wide_group_sync(group);
-    if (threadIdx.x % 128 == 0) {
+    if (thread % 128 == 0) {
         last[group] = atomicAdd(counter, mine) + mine == wide_pairs(p);
         if (last[group]) *counter = 0;
     }
     wide_group_sync(group);
-    if (!__any_sync(0xffffffffu, last[group]))
-        return false; // the same for all: no branch that might part them
+    // The same for all: no branch that might part them.
+    if (!__any_sync(0xffffffffu, last[group])) return false;
     __threadfence();
+    for (uint32_t b = job.first; b <= job.last; b++) {
+        if (b == blockIdx.x) continue;
+        slot = 2 * b + (b == job.first ? 1 : 0);
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        d0[i] = arith_float((uint32_t)__ldcg(sums + i * 128));
-        d1[i] = arith_float((uint32_t)__ldcg(sums + (64 + i) * 128));
-        sums[i * 128] = 0;
-        sums[(64 + i) * 128] = 0;
+        for (int i = 0; i < 64; i++) {
+            d0[i] =
+                arith_float(arith_bits(d0[i]) + (uint32_t)__ldcg(sums + (slot * 128 + i) * 256));
+            d1[i] = arith_float(arith_bits(d1[i]) +
+                                (uint32_t)__ldcg(sums + (slot * 128 + 64 + i) * 256));
+        }
     }
     return true;
 }
