@@ -1,17 +1,17 @@
 /* exl3_int_few: MUL1 parts for up to 8 rows. See exl3_int.h for the arithmetic.
  *
- * Work    A unit is 128 outputs times 64 inputs, for all rows; a team of four warps has it, 32 outputs a warp. The units of
- *         all parts stand in one order: teams side by side, then inputs, then the next outputs; each block has an equal
- *         run of it. A lane owns 64 neighbouring symbols of a tile: outputs 2 h, 2 h + 1, + 8 of the warp's tile rt, inputs of
- *         the group's tile c (lane = 16 rt + 4 h + c).
+ * Work    An item is 64 inputs of as many outputs as a block has teams of four warps, 128 a team and 32 a warp. The items of all
+ *         parts stand in one order: for a chunk of the inputs all outputs, and for these the chunk's inputs. Blocks have equal runs of it.
+ *         A lane owns 64 neighbouring symbols of a tile: outputs 2 h, 2 h + 1, + 8 of the warp's tile rt, inputs of the item's
+ *         tile c (lane = 16 rt + 4 h + c).
  * Product Bytes: the four of 0x83dcd12d * state, unsigned, times q's digits, signed, each four times, for all rows of the launch: two
  *         neighbouring columns are a row's low and high digit. Sums are modulo 2^32, as exl3_int.h has them.
  *         sm_90: wgmma m64n8k32 or m64n16k32 of a team, the weights from registers; elsewhere mma.sync m16n8k32. Same sums.
- * Ring    A warp copies its own weights, EXL3_INT_RING units ahead, the first ones before the launch before has ended.
- * Ends    A team adds its sums to p.sums and says how many groups they were; whose are the last ones rotates the outputs, writes
- *         them, and sets sums and counters back to 0.
+ * Ring    A warp copies its own weights, EXL3_INT_RING items ahead, the first ones before the launch before has ended.
+ * Ends    A block adds its sums to p.sums and says how many groups of inputs they were; whose are the last ones rotates the outputs,
+ *         writes them, and sets sums and counters back to 0.
  * Equals  exl3_int_ref.c, bit for bit.
- * Cost    instructions of the decoding, or the tensor cores' 13 clocks for 512 weights: 3.3 clocks a weight and scheduler. */
+ * Cost    instructions of the decoding, 3.3 a weight, beside the tensor cores' 13 clocks for 512 weights. */
 #include "kernels/linear/exl3_int.cuh"
 #include "kernels/linear/exl3_int_params.h"
 
@@ -20,65 +20,50 @@ enum {
     THREADS = EXL3_INT_TEAMS * TEAM_THREADS,
 };
 
-// Neighbours in the order of work: groups from .. to of some 128-output blocks of a part, from the unit `from` on.
-struct span {
-    uint32_t part;     // in the call
-    uint32_t nth;      // among the MUL1 parts
-    uint32_t blocks;   // of 128 outputs, of the parts before it
-    uint32_t block;    // the first, in the part
-    uint32_t width;    // blocks side by side
-    uint32_t from, to; // units: group * width + block
-};
-
-// A team's units of a run.
-struct share {
-    uint32_t block; // in the part
-    uint32_t group, step, count;
-};
-
-// What a block does: units of the order of work, for some rows.
+// What a block does: items, for some rows.
 struct job {
-    uint32_t from, end;
+    uint32_t from, to;
     uint32_t row, rows; // the first, how many
-    uint32_t stride;    // rows of a block of outputs in p.sums
-    bool own; // no other block has units of the same outputs: sums stand by block, not by output
+    uint32_t stride;    // rows of a strip in p.sums
+    bool own; // no other block has items of the same outputs: sums stand by block, not by strip
 };
 
-// The span that unit u begins, not past `end`.
-DEVICE_FN struct span find_span(const struct linear_args &a, uint32_t teams, uint32_t u,
-                                uint32_t end) {
-    struct span r = {0, 0, 0, 0, 0, 0, 0};
-    uint32_t groups = a.parts[0].w.cols / EXL3_INT_GROUP, blocks = 0;
-    for (;; r.part++) {
-        if (!exl3_int_weight(&a.parts[r.part].w)) continue;
-        blocks = a.parts[r.part].w.rows / EXL3_BLOCK;
-        if (u < blocks * groups) break;
-        u -= blocks * groups;
-        end -= blocks * groups;
-        r.blocks += blocks;
-        r.nth++;
-    }
-    uint32_t whole = blocks / teams;
-    if (u < whole * teams * groups) {
-        r.width = teams;
-        r.block = u / (teams * groups) * teams;
-    } else { // what is left: two and one
-        r.block = whole * teams;
-        r.width = blocks - r.block >= 2 ? 2 : 1;
-        if (u >= (r.block + r.width) * groups) {
-            r.block += r.width;
-            r.width = 1;
-        }
-    }
-    r.from = u - r.block * groups;
-    r.to = min(end - r.block * groups, r.width * groups);
-    return r;
+// Items of the same outputs, one after another.
+struct span {
+    uint32_t part;  // in the call
+    uint32_t nth;   // among the MUL1 parts
+    uint32_t strip; // of the part's outputs, as many as a block's teams have
+    uint32_t place; // of that strip among all parts'
+    uint32_t group, count;
+    uint32_t chunk; // to tell chunks of inputs apart
+};
+
+DEVICE_FN uint32_t part_strips(const struct weight &w) {
+    uint32_t outputs = blockDim.x / TEAM_THREADS * EXL3_BLOCK;
+    return (w.rows + outputs - 1) / outputs;
 }
 
-DEVICE_FN struct share find_share(const struct span &r, uint32_t teams, uint32_t team) {
-    uint32_t first = r.from + (team + teams - r.from % teams) % teams;
-    return {r.block + first % r.width, first / r.width, teams / r.width,
-            first < r.to ? (r.to - first + teams - 1) / teams : 0};
+// The span that item i begins, not past item `end`.
+DEVICE_FN struct span find_span(const struct exl3_int_params &p, uint32_t i, uint32_t end) {
+    struct span r = {0, 0, 0, 0, 0, 0, 0};
+    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP, strips = 0, left = end - i;
+    for (;; r.part++) {
+        if (!exl3_int_weight(&p.a.parts[r.part].w)) continue;
+        strips = part_strips(p.a.parts[r.part].w);
+        if (i < strips * groups) break;
+        i -= strips * groups;
+        r.place += strips;
+        r.nth++;
+    }
+    uint32_t chunk = p.chunk == groups ? 0 : i / (strips * p.chunk);
+    uint32_t size = min(p.chunk, groups - chunk * p.chunk);
+    i -= chunk * strips * p.chunk;
+    r.strip = i / size;
+    r.place += r.strip;
+    r.group = chunk * p.chunk + i % size;
+    r.count = min(left, size - i % size);
+    r.chunk = r.nth << 16 | chunk;
+    return r;
 }
 
 // Copies of weights
@@ -87,66 +72,60 @@ DEVICE_FN void copy_16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-// A warp's units, in order.
+// A warp's weights on their way, in the order of the items.
 struct copier {
-    const char *from; // this lane's
-    uint32_t left;    // in the run
-    uint32_t pitch;   // bytes of sixteen inputs
-    uint32_t advance;
-    uint32_t half_bits;
-    uint32_t to;   // this lane's, in a unit's place
-    uint32_t next; // the first unit that is not in the run
+    uint32_t next, end; // items whose run has not begun
+    uint32_t left;      // items of the run
+    bool wide;          // more than 4 bits
+    uint32_t pitch;     // bytes of sixteen inputs
+    uint32_t to_step;
+    bool some;        // this lane has pieces to copy
+    const char *from; // this lane's, of the next item
+    uint32_t to;      // and where, in an item's place
 };
 
-DEVICE_FN void copier_next_span(struct copier &c, const struct linear_args &a, uint32_t end) {
-    uint32_t teams = blockDim.x / TEAM_THREADS, team = threadIdx.x / TEAM_THREADS;
-    uint32_t warp = threadIdx.x / WARP % EXL3_INT_TEAM, lane = threadIdx.x % WARP;
-    while (c.left == 0 && c.next < end) {
-        struct span r = find_span(a, teams, c.next, end);
-        struct share s = find_share(r, teams, team);
-        const struct weight &w = a.parts[r.part].w;
-        c.next += r.to - r.from;
-        c.left = s.count;
-        c.half_bits = w.exl3.half_bits;
-        c.pitch = w.rows * c.half_bits;
-        c.advance = s.step * 4 * c.pitch;
-        // Sixteen inputs of a warp's two tiles are 2 W pieces of 16 bytes. Half a warp takes them, or all of it. Where lanes
-        // that read together would meet in the banks, pieces change places within eights.
-        uint32_t tile = c.half_bits <= 8 ? lane / 16 : 0,
-                 piece = c.half_bits <= 8 ? lane % 16 : lane;
-        uint32_t at = tile * 2 * c.half_bits + piece, swap = c.half_bits % 8    ? 0
-                                                             : c.half_bits == 8 ? 1
-                                                                                : 3;
-        c.from = device_ptr<const char>(w.data) + (uint64_t)(s.group * 4 + tile) * c.pitch +
-                 (uint64_t)(s.block * 8 + warp * 2) * 16 * c.half_bits + piece * 16;
-        c.to = (at ^ (at >> 3 & swap)) * 16;
-        if (piece >= 2 * c.half_bits) c.to = 0xffffffffu; // this lane has nothing to do
-    }
+// The next run, where there is one; else c.some is false and c.left many.
+DEVICE_FN void copier_begin(struct copier &c, const struct exl3_int_params &p) {
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    c.some = false;
+    c.left = 0xffffffffu;
+    if (c.next == c.end) return;
+    struct span r = find_span(p, c.next, c.end);
+    const struct weight &w = p.a.parts[r.part].w;
+    uint32_t half_bits = w.exl3.half_bits;
+    uint32_t output = r.strip * (blockDim.x / WARP * 32) + warp * 32;
+    c.next += r.count;
+    c.left = r.count;
+    c.pitch = w.rows * half_bits;
+    c.wide = half_bits > 8;
+    // Sixteen inputs of a warp's two tiles are 2 W pieces of 16 bytes. Half a warp takes them, or all of it. Where lanes
+    // that read together would meet in the banks, pieces change places within eights.
+    uint32_t tile = c.wide ? 0 : lane / 16, piece = c.wide ? lane : lane % 16;
+    uint32_t at = tile * 2 * half_bits + piece, swap = half_bits % 8 ? 0 : half_bits == 8 ? 1 : 3;
+    c.some = piece < 2 * half_bits && output < w.rows;
+    c.from = device_ptr<const char>(w.data) + (uint64_t)(r.group * 4 + tile) * c.pitch +
+             (uint64_t)output * half_bits + piece * 16;
+    c.to = (at ^ (at >> 3 & swap)) * 16;
+    c.to_step = 32 * half_bits;
 }
 
-// The next unit's weights to the place at `to`. A group of copies, if an empty one.
-DEVICE_FN void copier_step(struct copier &c, const struct linear_args &a, uint32_t end,
-                           uint32_t to) {
-    if (c.left == 0) copier_next_span(c, a, end);
-    if (c.left != 0) {
-        if (c.to != 0xffffffffu) {
-            to += c.to;
-            if (c.half_bits <= 8) {
-                copy_16(to, c.from);
-                copy_16(to + 64 * c.half_bits, c.from + 2 * c.pitch);
-            } else {
+// The next item's weights, if there is one, to the place at `to`; a group of copies.
+DEVICE_FN void copier_step(struct copier &c, uint32_t to) {
+    to += c.to;
+    if (c.wide) {
+        if (c.some)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    copy_16(to + i * 32 * c.half_bits, c.from + (uint64_t)i * c.pitch);
-            }
-        }
-        c.from += c.advance;
-        c.left--;
+            for (uint32_t i = 0; i < 4; i++)
+                copy_16(to + i * c.to_step, c.from + (uint64_t)i * c.pitch);
+    } else if (c.some) {
+        copy_16(to, c.from);
+        copy_16(to + 2 * c.to_step, c.from + 2 * (uint64_t)c.pitch);
     }
+    c.from += 4 * (uint64_t)c.pitch;
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// A lane's W words of a unit at `at`, and before them the one that comes before in the tile's ring.
+// A lane's W words of an item at `at`, and before them the one that comes before in the tile's ring.
 template <int W> DEVICE_FN void load_words(const char *at, uint32_t ret[W + 1]) {
     uint32_t lane = threadIdx.x % WARP, rt = lane / 16, h = lane / 4 % 4, c = lane % 4;
     uint32_t mine = 8 * c + 4 * rt + h, before = 8 * c + 4 * rt + (h + 3) % 4;
@@ -182,10 +161,10 @@ template <int W> DEVICE_FN void load_words(const char *at, uint32_t ret[W + 1]) 
 // Products. sum[set]: outputs 2 h + set and 2 h + set + 8 of the tile; two columns, then the same of the second eight.
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-DEVICE_FN uint64_t step_matrix(
-    uint32_t
-        at) { // no swizzle; pieces of 8 columns by 16 bytes: 128 apart along k, 256 along columns
-    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
+/* The integers of a step as wgmma's descriptor has them: no swizzle; pieces of 8 columns by 16 bytes, 128 apart along k and 256 along
+ * the columns. */
+DEVICE_FN uint64_t step_matrix(uint32_t sixteens) {
+    return (uint64_t)(256 >> 4) << 32 | (uint32_t)(((128 >> 4) << 16) + sixteens);
 }
 
 DEVICE_FN void multiply(int32_t sum[4], const uint32_t a[4], uint64_t b) {
@@ -214,15 +193,17 @@ DEVICE_FN void multiply(int32_t sum[4], const uint32_t a[4], const uint32_t b[2]
 #endif
 
 /* A step: eight symbols of each set (inputs 2 s + {0, 1, 8, 9} of the lane's tile), two products for each: inputs 2 s and 2 s + 8, then
- * 2 s + 1 and 2 s + 9. v: the sets' bytes. b: the integers of this step. */
+ * 2 s + 1 and 2 s + 9. v: the sets' bytes. digits: address of the group's integers in shared memory, in sixteen bytes. */
 template <int COLUMNS>
-DEVICE_FN void multiply_step(int32_t sum[2][COLUMNS / 2], const uint32_t v[2][8], uint32_t b) {
+DEVICE_FN void multiply_step(int32_t sum[2][COLUMNS / 2], const uint32_t v[2][8], uint32_t digits,
+                             uint32_t s) {
 #pragma unroll
-    for (uint32_t m = 0; m < 2; m++, b += exl3_int_step_bytes(COLUMNS)) {
+    for (uint32_t m = 0; m < 2; m++) {
+        uint32_t at = digits + (2 * s + m) * (exl3_int_step_bytes(COLUMNS) / 16);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-        uint64_t matrix = step_matrix(b);
+        uint64_t matrix = step_matrix(at);
 #else
-        uint32_t lane = threadIdx.x % WARP;
+        uint32_t lane_at = at * 16 + threadIdx.x % WARP * 4;
 #endif
 #pragma unroll
         for (uint32_t set = 0; set < 2; set++) {
@@ -235,13 +216,13 @@ DEVICE_FN void multiply_step(int32_t sum[2][COLUMNS / 2], const uint32_t v[2][8]
 #else
 #pragma unroll
             for (uint32_t n = 0; n < COLUMNS / 8; n++) {
-                uint32_t digits[2];
+                uint32_t b[2];
 #pragma unroll
                 for (uint32_t i = 0; i < 2; i++)
                     asm volatile("ld.shared.u32 %0, [%1];"
-                                 : "=r"(digits[i])
-                                 : "r"(b + n * 256 + i * 128 + lane * 4));
-                multiply(sum[set] + n * 4, a, digits);
+                                 : "=r"(b[i])
+                                 : "r"(lane_at + n * 256 + i * 128));
+                multiply(sum[set] + n * 4, a, b);
             }
 #endif
         }
@@ -266,156 +247,212 @@ template <int LEFT> DEVICE_FN void products_wait() {
 #endif
 }
 
-// What a block has in shared memory: integers of a window of groups, then the rings of its warps.
+// What a warp has in shared memory.
 struct place {
-    uint32_t digits;   // address of the window in shared memory
-    uint32_t ring;     // of this warp's ring
-    const char *units; // the same
-    uint32_t unit_bytes;
-    uint32_t turn; // of the ring
+    uint32_t digits;   // address of the block's window of integers
+    const char *items; // the warp's ring
+    uint32_t ring;     // its address
+    uint32_t turn;     // bytes into the ring
 };
 
+// The whole ring.
+DEVICE_FN void copier_fill(struct copier &c, const struct exl3_int_params &p,
+                           const struct place &at) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < EXL3_INT_RING; i++) {
+        if (c.left == 0) copier_begin(c, p);
+        copier_step(c, at.ring + i * p.item_bytes);
+        c.left--;
+    }
+}
+
 template <int W, int COLUMNS>
-DEVICE_FN void multiply_share(const struct linear_args &a, struct copier &c, uint32_t end,
-                              struct place &at, const struct share &mine, uint32_t slot,
-                              int32_t sum[2][COLUMNS / 2]) {
-    uint32_t groups = a.parts[0].w.cols / EXL3_INT_GROUP;
-    for (uint32_t left = mine.count; left; left--) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(EXL3_INT_RING - 1) : "memory");
-        __syncwarp();
-        uint32_t words[W + 1];
-        load_words<W>(at.units + at.turn * at.unit_bytes, words);
-        __syncwarp(); // all have read: the place is free
-        copier_step(c, a, end, at.ring + at.turn * at.unit_bytes);
-        at.turn = at.turn + 1 == EXL3_INT_RING ? 0 : at.turn + 1;
-        uint32_t b = at.digits + slot * exl3_int_group_bytes(COLUMNS);
-        slot += mine.step;
-        if (slot >= groups) slot -= groups;
+DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, struct place &at,
+                            uint32_t count, uint32_t slot, int32_t sum[2][COLUMNS / 2]) {
+    uint32_t digits = at.digits + slot * (exl3_int_group_bytes(COLUMNS) / 16);
+    for (uint32_t some; count; count -= some) {
+        if (c.left == 0) copier_begin(c, p);
+        some = min(count, c.left);
+        c.left -= some;
+        for (uint32_t i = 0; i < some; i++, digits += exl3_int_group_bytes(COLUMNS) / 16) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(EXL3_INT_RING - 1) : "memory");
+            __syncwarp();
+            uint32_t words[W + 1];
+            load_words<W>(at.items + at.turn, words);
+            __syncwarp(); // all have read: the place is free
+            copier_step(c, at.ring + at.turn);
+            at.turn += p.item_bytes;
+            if (at.turn == EXL3_INT_RING * p.item_bytes) at.turn = 0;
 #pragma unroll
-        for (int s = 0; s < 4; s++, b += 2 * exl3_int_step_bytes(COLUMNS)) {
-            uint32_t v[2][8];
-            exl3_int_bytes<W>(words + 1, 8 * s, v[0]);
-            exl3_int_bytes<W>(words + 1, 32 + 8 * s, v[1]);
-            products_begin();
-            multiply_step<COLUMNS>(sum, v, b);
-            products_commit();
-            products_wait<0>();
+            for (int s = 0; s < 4; s++) {
+                uint32_t v[2][8];
+                exl3_int_bytes<W>(words + 1, 8 * s, v[0]);
+                exl3_int_bytes<W>(words + 1, 32 + 8 * s, v[1]);
+                products_begin();
+                multiply_step<COLUMNS>(sum, v, digits, s);
+                products_commit();
+                products_wait<0>();
+            }
         }
     }
 }
 
-/* The integers of `count` groups from `first` on (behind the last one comes the first), of all rows, into the window: step 2 s + m, half
- * i, column, tile c: a digit of input 16 c + 2 s + m + 8 i, four times. Sixteen threads are a group and row, each with four inputs. */
+// The factors of the rows of all parts: a warp each.
+DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job,
+                            float (*inverse)[EXL3_INT_ROWS], float (*scale)[EXL3_INT_ROWS]) {
+    uint32_t lane = threadIdx.x % WARP, blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
+    for (uint32_t i = threadIdx.x / WARP; i < p.parts * job.rows; i += blockDim.x / WARP) {
+        uint32_t nth = i / job.rows, row = i % job.rows, size = 0;
+        const uint32_t *sizes = device_ptr<const uint32_t>(p.sizes) +
+                                ((uint64_t)nth * p.a.rows + job.row + row) * blocks;
+        for (uint32_t k = lane; k < blocks; k += WARP) size = max(size, sizes[k]);
+        size = __reduce_max_sync(0xffffffffu, size);
+        if (lane) continue;
+        inverse[nth][row] = exl3_int_inverse(size);
+        scale[nth][row] = exl3_int_scale(size);
+    }
+}
+
+// A group of inputs in the window: where it is, in rotated rows.
+struct source {
+    uint32_t nth, group;
+};
+
+DEVICE_FN struct source &window_source(char *window, uint32_t slot, uint32_t columns) {
+    return *reinterpret_cast<struct source *>(window + (slot + 1) * exl3_int_group_bytes(columns) -
+                                              16);
+}
+
+// Of a row's q in the group.
+DEVICE_FN int32_t &window_sum(char *window, uint32_t slot, uint32_t columns, uint32_t row) {
+    return *reinterpret_cast<int32_t *>(window + slot * exl3_int_group_bytes(columns) +
+                                        8 * exl3_int_step_bytes(columns) + row * 4);
+}
+
+/* The integers of a window's groups, of all rows: step 2 s + m, half i, column, tile c: a digit of input 16 c + 2 s + m + 8 i, four
+ * times. A task is a group, a row and four inputs, one of each tile: sixteen threads have a group and row. Some tasks of a thread are
+ * on their way together. */
+struct tasks {
+    float in[3][4];
+};
+
+enum { TASKS = sizeof(struct tasks) / sizeof(float[4]) };
+
+struct task {
+    uint32_t row, slot;
+    bool is; // there is such a row and slot
+};
+
 template <int COLUMNS>
-DEVICE_FN void load_window(const struct exl3_int_params &p, const struct job &job, uint32_t nth,
-                           uint32_t first, uint32_t count, char *to, const float *inverse) {
-    uint32_t rows = job.rows, cols = p.a.parts[0].w.cols, groups = cols / EXL3_INT_GROUP;
+DEVICE_FN struct task find_task(const struct job &job, uint32_t turn, uint32_t i, uint32_t count) {
+    uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16;
+    uint32_t row = task % (COLUMNS / 2), slot = task / (COLUMNS / 2);
+    return {row, slot, row < job.rows && slot < count};
+}
+
+template <int COLUMNS>
+DEVICE_FN void load_tasks(const struct exl3_int_params &p, const struct job &job, uint32_t turn,
+                          uint32_t count, char *window, struct tasks &ret) {
+    uint32_t cols = p.a.parts[0].w.cols;
     const float *v =
-        device_ptr<const float>(p.rotated) + ((uint64_t)nth * p.a.rows + job.row) * cols;
-    for (uint32_t i = threadIdx.x; i < (count * rows * 16 + 31) / 32 * 32; i += blockDim.x) {
-        uint32_t j = i % 16, row = i / 16 % rows, slot = i / 16 / rows;
-        if (slot >= count) slot = count - 1; // a second time
-        uint32_t group = first + slot < groups ? first + slot : first + slot - groups;
-        const float *from = v + (uint64_t)row * cols + group * EXL3_INT_GROUP + j;
+        device_ptr<const float>(p.rotated) + (uint64_t)job.row * cols + threadIdx.x % 16;
+#pragma unroll
+    for (uint32_t i = 0; i < TASKS; i++) {
+        struct task t = find_task<COLUMNS>(job, turn, i, count);
+        struct source s = t.is ? window_source(window, t.slot, COLUMNS) : source{0, 0};
+        const float *from =
+            v + ((uint64_t)s.nth * p.a.rows + t.row) * cols + s.group * EXL3_INT_GROUP;
+#pragma unroll
+        for (int c = 0; c < 4; c++) ret.in[i][c] = t.is ? from[16 * c] : 0.0f;
+    }
+}
+
+template <int COLUMNS>
+DEVICE_FN void store_tasks(const struct job &job, uint32_t turn, uint32_t count, char *window,
+                           const float (*inverse)[EXL3_INT_ROWS], const struct tasks &tasks) {
+    uint32_t j = threadIdx.x % 16;
+#pragma unroll
+    for (uint32_t i = 0; i < TASKS; i++) {
+        struct task t = find_task<COLUMNS>(job, turn, i, count);
+        float factor = t.is ? inverse[window_source(window, t.slot, COLUMNS).nth][t.row] : 0.0f;
         uint32_t low[4], high[4];
         int32_t sum = 0;
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            int32_t q = exl3_int_value(from[16 * c], inverse[row]);
+            int32_t q = exl3_int_value(tasks.in[i][c], factor);
             low[c] = __byte_perm((uint32_t)q, 0, 0x0000);
             high[c] = __byte_perm((uint32_t)exl3_int_high(q), 0, 0x0000);
             sum += q;
         }
 #pragma unroll
         for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-        char *at = to + slot * exl3_int_group_bytes(COLUMNS);
-        if (j == 0)
-            *reinterpret_cast<int32_t *>(at + 8 * exl3_int_step_bytes(COLUMNS) + row * 4) = sum;
-        at += j % 8 * exl3_int_step_bytes(COLUMNS) + row / 4 * 256 + j / 8 * 128 + row % 4 * 32;
-        *reinterpret_cast<uint4 *>(at) = make_uint4(low[0], low[1], low[2], low[3]);
-        *reinterpret_cast<uint4 *>(at + 16) = make_uint4(high[0], high[1], high[2], high[3]);
+        if (!t.is) continue;
+        if (j == 0) window_sum(window, t.slot, COLUMNS, t.row) = sum;
+        char *to = window + t.slot * exl3_int_group_bytes(COLUMNS) +
+                   j % 8 * exl3_int_step_bytes(COLUMNS) + t.row / 4 * 256 + j / 8 * 128 +
+                   t.row % 4 * 32;
+        *reinterpret_cast<uint4 *>(to) = make_uint4(low[0], low[1], low[2], low[3]);
+        *reinterpret_cast<uint4 *>(to + 16) = make_uint4(high[0], high[1], high[2], high[3]);
     }
+}
+
+// After the last of them: the block may use the window.
+DEVICE_FN void window_done() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+    __syncthreads();
 }
 
-// The factors of a part's rows.
-DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job, uint32_t nth,
-                            float *inverse, float *scale) {
-    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, size = 0;
-    uint32_t blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
-    if (warp >= job.rows) return; // there are 8 warps at least
-    const uint32_t *sizes =
-        device_ptr<const uint32_t>(p.sizes) + ((uint64_t)nth * p.a.rows + job.row + warp) * blocks;
-    for (uint32_t i = lane; i < blocks; i += WARP) size = max(size, sizes[i]);
-    size = __reduce_max_sync(0xffffffffu, size);
-    if (lane) return;
-    inverse[warp] = exl3_int_inverse(size);
-    scale[warp] = exl3_int_scale(size);
+// Where a run's sums go: which strip.
+DEVICE_FN uint32_t find_place(const struct job &job, const struct span &r) {
+    return job.own ? blockIdx.x : r.place;
 }
 
-static_assert(TEAM_THREADS == 128, "team_sync");
-DEVICE_FN void team_sync(uint32_t team) {
-    asm volatile("bar.sync %0, 128;" ::"r"(team + 1) : "memory");
-}
-
-// Where a team's sums go: which 128 outputs of all.
-DEVICE_FN uint32_t find_place(const struct job &job, const struct span &r,
-                              const struct share &mine) {
-    return job.own ? blockIdx.x * EXL3_INT_TEAMS + mine.block - r.block : r.blocks + mine.block;
-}
-
-// A team's sums of a block of 128 outputs to those of the other teams.
+// A run's sums to those of the other blocks. Warps without outputs count too.
 template <int COLUMNS>
-DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job, uint32_t nth,
-                        const struct share &mine, uint32_t slot, const int32_t sum[2][COLUMNS / 2],
-                        const char *window) {
-    uint32_t warp = threadIdx.x / WARP % EXL3_INT_TEAM, lane = threadIdx.x % WARP, rows = job.rows;
+DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
+                        const struct span &r, uint32_t slot, const int32_t sum[2][COLUMNS / 2],
+                        char *window) {
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, outputs = blockDim.x / WARP * 32;
     uint32_t output = warp * 32 + lane / 16 * 16 + lane / 4 % 4 * 2;
-    int32_t *to = device_ptr<int32_t>(p.sums) + (uint64_t)nth * job.stride * EXL3_BLOCK + output;
+    uint64_t place = (uint64_t)find_place(job, r) * job.stride;
+    int32_t *to = device_ptr<int32_t>(p.sums) + place * outputs + output;
+    bool mine = r.strip * outputs + output < p.a.parts[r.part].w.rows;
 #pragma unroll
     for (uint32_t n = 0; n < COLUMNS / 8; n++) {
         uint32_t row = n * 4 + lane % 4;
-        if (row >= rows) continue;
+        if (!mine || row >= job.rows) continue;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) { // set, half
             const int32_t *s = sum[i % 2] + n * 4 + i / 2 * 2;
-            atomicAdd(to + row * EXL3_BLOCK + i % 2 + i / 2 * 8,
+            atomicAdd(to + row * outputs + i % 2 + i / 2 * 8,
                       s[0] + (int32_t)((uint32_t)s[1] << 8));
         }
     }
-    if (warp) return;
-    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP;
-    for (uint32_t row = 0; row < rows; row++) {
+    for (uint32_t row = warp; row < job.rows; row += blockDim.x / WARP) {
         int32_t q = 0;
-        for (uint32_t i = lane; i < mine.count; i += WARP) {
-            uint32_t s = slot + i * mine.step;
-            if (s >= groups) s -= groups;
-            q += *reinterpret_cast<const int32_t *>(window + s * exl3_int_group_bytes(COLUMNS) +
-                                                    8 * exl3_int_step_bytes(COLUMNS) + row * 4);
-        }
+        for (uint32_t i = lane; i < r.count; i += WARP)
+            q += window_sum(window, slot + i, COLUMNS, row);
         q = __reduce_add_sync(0xffffffffu, q);
-        if (lane == 0)
-            atomicAdd(device_ptr<int32_t>(p.q_sums) + (uint64_t)nth * job.stride + row, q);
+        if (lane == 0) atomicAdd(device_ptr<int32_t>(p.q_sums) + place + row, q);
     }
 }
 
-// A warp: a row of a block of 128 outputs, all sums being there.
+// A warp: a row of 128 outputs of a strip, all sums being there.
 DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job,
-                          const struct linear_part &part, uint32_t nth, uint32_t block,
-                          uint32_t row, float scale) {
-    uint32_t lane = threadIdx.x % WARP, n = block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
-    int4 *sums = device_ptr<int4>(p.sums) + ((uint64_t)nth * job.stride + row) * WARP + lane;
-    int32_t *q_sums = device_ptr<int32_t>(p.q_sums) + (uint64_t)nth * job.stride + row;
+                          const struct span &r, uint32_t block, uint32_t row, float scale) {
+    const struct linear_part &part = p.a.parts[r.part];
+    uint32_t lane = threadIdx.x % WARP, blocks = blockDim.x / TEAM_THREADS;
+    uint32_t n = (r.strip * blocks + block) * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
+    uint64_t place = (uint64_t)find_place(job, r) * job.stride + row;
+    int4 *sums = device_ptr<int4>(p.sums) + (place * blocks + block) * WARP + lane;
     int4 in = __ldcg(sums);
-    int32_t q = __ldcg(q_sums), middle = q * EXL3_INT_MIDDLE;
+    int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place), middle = q * EXL3_INT_MIDDLE;
     float v[EXL3_LANE_CHANNELS] = {
         exl3_int_answer(in.x - middle, q, scale), exl3_int_answer(in.y - middle, q, scale),
         exl3_int_answer(in.z - middle, q, scale), exl3_int_answer(in.w - middle, q, scale)};
     *sums = make_int4(0, 0, 0, 0);
-    __syncwarp();
-    if (lane == 0) *q_sums = 0;
     exl3_rotate(v);
     float *y = device_ptr<float>(part.y) + (uint64_t)(job.row + row) * part.w.rows;
 #pragma unroll
@@ -426,41 +463,44 @@ DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job
     }
 }
 
-// The team whose groups are the last ones of a block of outputs finishes it.
+// The block whose groups are the last ones of a strip finishes it.
 DEVICE_FN void arrive(const struct exl3_int_params &p, const struct job &job, const struct span &r,
-                      const struct share &mine, uint32_t *flag, const float *scale) {
-    uint32_t team = threadIdx.x / TEAM_THREADS, nth = find_place(job, r, mine);
-    uint32_t *arrived = device_ptr<uint32_t>(p.arrived) + nth;
+                      uint32_t *flag, const float *scale) {
+    uint32_t place = find_place(job, r), *arrived = device_ptr<uint32_t>(p.arrived) + place;
     __threadfence();
-    team_sync(team);
-    if (threadIdx.x % TEAM_THREADS == 0) {
-        *flag = atomicAdd(arrived, mine.count) + mine.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *flag = atomicAdd(arrived, r.count) + r.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
         if (*flag) *arrived = 0;
     }
-    team_sync(team);
+    __syncthreads();
     if (!*flag) return;
     __threadfence();
-    for (uint32_t row = threadIdx.x / WARP % EXL3_INT_TEAM; row < job.rows; row += EXL3_INT_TEAM)
-        finish_row(p, job, p.a.parts[r.part], nth, mine.block, row, scale[row]);
+    uint32_t blocks = blockDim.x / TEAM_THREADS,
+             left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * blocks;
+    blocks = min(blocks, left);
+    for (uint32_t i = threadIdx.x / WARP; i < blocks * job.rows; i += blockDim.x / WARP)
+        finish_row(p, job, r, i / job.rows, i % job.rows, scale[i % job.rows]);
+    __syncthreads();
+    int32_t *q_sums = device_ptr<int32_t>(p.q_sums) + (uint64_t)place * job.stride;
+    if (threadIdx.x < job.rows) q_sums[threadIdx.x] = 0;
 }
 
 template <int W, int COLUMNS>
-DEVICE_FN void run_share(const struct exl3_int_params &p, const struct job &job, struct copier &c,
-                         struct place &at, const struct span &r, const struct share &mine,
-                         uint32_t slot, const char *window) {
+DEVICE_FN void run_width(const struct exl3_int_params &p, const struct job &job, struct copier &c,
+                         struct place &at, const struct span &r, uint32_t slot, char *window) {
     int32_t sum[2][COLUMNS / 2];
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) sum[i % 2][i / 2] = 0;
-    multiply_share<W, COLUMNS>(p.a, c, job.end, at, mine, slot, sum);
-    add_sums<COLUMNS>(p, job, find_place(job, r, mine), mine, slot, sum, window);
+    multiply_run<W, COLUMNS>(p, c, at, r.count, slot, sum);
+    add_sums<COLUMNS>(p, job, r, slot, sum, window);
 }
 
 template <int COLUMNS>
-DEVICE_FN void run_width(const struct exl3_int_params &p, const struct job &job, struct copier &c,
-                         struct place &at, const struct span &r, const struct share &mine,
-                         uint32_t slot, const char *window) {
+DEVICE_FN void run_one(const struct exl3_int_params &p, const struct job &job, struct copier &c,
+                       struct place &at, const struct span &r, uint32_t slot, char *window) {
 #define WIDTH(w)                                                                                   \
-    case w: run_share<w, COLUMNS>(p, job, c, at, r, mine, slot, window); break;
+    case w: run_width<w, COLUMNS>(p, job, c, at, r, slot, window); break;
     switch (p.a.parts[r.part].w.exl3.half_bits) {
         WIDTH(2)
         WIDTH(3)
@@ -481,127 +521,118 @@ DEVICE_FN void run_width(const struct exl3_int_params &p, const struct job &job,
 #undef WIDTH
 }
 
-// The end of a window that begins at unit u: of the same part, not past `end`, and of at most p.window groups unless that is all.
-DEVICE_FN uint32_t window_end(const struct exl3_int_params &p, uint32_t teams, uint32_t u,
-                              uint32_t end, uint32_t *ret_groups) {
-    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP, count = 0, part = 0;
-    for (bool first = true; u < end; first = false) {
-        struct span r = find_span(p.a, teams, u, end);
-        if (first) part = r.part;
-        if (r.part != part) break;
-        uint32_t from = r.from / r.width, to = (r.to + r.width - 1) / r.width;
-        if (p.window < groups && count + to - from > p.window) {
-            uint32_t cut = (from + p.window - count) * r.width;
-            if (cut > r.from) u += cut - r.from;
-            count = p.window;
-            break;
-        }
-        count += to - from;
-        u += r.to - r.from;
-    }
-    *ret_groups = min(count, groups);
-    return u;
-}
-
-// All MUL1 parts.
-struct total {
-    uint32_t units, unit_bytes; // bytes of the widest
-};
-
-DEVICE_FN struct total find_total(const struct linear_args &a) {
-    struct total t = {0, 0};
-    for (uint32_t i = 0; i < a.parts_count; i++) {
-        if (!exl3_int_weight(&a.parts[i].w)) continue;
-        t.units += a.parts[i].w.rows / EXL3_BLOCK * (a.parts[i].w.cols / EXL3_INT_GROUP);
-        t.unit_bytes = max(t.unit_bytes, exl3_int_unit_bytes(a.parts[i].w.exl3.half_bits));
-    }
-    return t;
-}
-
+/* A job's items: windows of integers, and runs. Where the window takes all of them it has one slot an item, of any part. Else it has one
+ * chunk of the inputs after another. */
 template <int COLUMNS>
-DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, uint32_t unit_bytes,
-                       bool waited) {
+DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, bool waited) {
     extern __shared__ uint4 shared[];
-    __shared__ float inverse[EXL3_INT_ROWS], scale[EXL3_INT_ROWS];
-    __shared__ uint32_t flags[EXL3_INT_TEAMS];
-    uint32_t teams = blockDim.x / TEAM_THREADS, team = threadIdx.x / TEAM_THREADS;
-    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP, u = job.from;
+    __shared__ float inverse[LINEAR_PARTS_MAX][EXL3_INT_ROWS],
+        scale[LINEAR_PARTS_MAX][EXL3_INT_ROWS];
+    __shared__ uint32_t flag;
     char *window = reinterpret_cast<char *>(shared);
-    uint32_t ring =
-        p.window * exl3_int_group_bytes(COLUMNS) + threadIdx.x / WARP * EXL3_INT_RING * unit_bytes;
-    struct place at = {(uint32_t)__cvta_generic_to_shared(window),
-                       (uint32_t)__cvta_generic_to_shared(window) + ring, window + ring, unit_bytes,
-                       0};
-    struct copier c = {nullptr, 0, 0, 0, 0, 0, u};
-#pragma unroll
-    for (int i = 0; i < EXL3_INT_RING; i++) copier_step(c, p.a, job.end, at.ring + i * unit_bytes);
-    if (!waited) device_wait_prior();
-    while (u < job.end) {
-        uint32_t count, window_to = window_end(p, teams, u, job.end, &count);
-        struct span r = find_span(p.a, teams, u, window_to);
-        uint32_t first = r.from / r.width;
-        load_factors(p, job, r.nth, inverse, scale);
+    char *ring = window + p.window * exl3_int_group_bytes(COLUMNS) +
+                 threadIdx.x / WARP * EXL3_INT_RING * p.item_bytes;
+    struct place at = {(uint32_t)__cvta_generic_to_shared(window) / 16, ring,
+                       (uint32_t)__cvta_generic_to_shared(ring), 0};
+    struct copier c = {job.from, job.to, 0, false, 0, 0, false, nullptr, 0};
+    copier_fill(c, p, at);
+    bool all = job.to - job.from <= p.window, first = true;
+    for (uint32_t i = job.from; i < job.to;) {
+        struct span r = find_span(p, i, job.to);
+        uint32_t chunk = r.chunk, base = (r.chunk & 0xffffu) * p.chunk, slot = 0;
+        uint32_t count =
+            all ? job.to - i : min(p.chunk, p.a.parts[0].w.cols / EXL3_INT_GROUP - base);
+        for (uint32_t k = threadIdx.x; k < count; k += blockDim.x) {
+            struct source from = {r.nth, all ? r.group + k : base + k};
+            if (all && k >= r.count) {
+                struct span other = find_span(p, i + k, job.to);
+                from = {other.nth, other.group};
+            }
+            window_source(window, k, COLUMNS) = from;
+        }
         __syncthreads();
-        load_window<COLUMNS>(p, job, r.nth, first, count, window, inverse);
+        if (!waited) device_wait_prior();
+        waited = true;
+        struct tasks tasks;
+        load_tasks<COLUMNS>(p, job, 0, count, window, tasks);
+        if (first) load_factors(p, job, inverse, scale);
         __syncthreads();
-        for (; u < window_to; u += r.to - r.from) {
-            r = find_span(p.a, teams, u, window_to);
-            struct share mine = find_share(r, teams, team);
-            if (mine.count == 0) continue;
-            uint32_t slot = mine.group >= first ? mine.group - first : mine.group + groups - first;
-            run_width<COLUMNS>(p, job, c, at, r, mine, slot, window);
-            arrive(p, job, r, mine, &flags[team], scale);
+        store_tasks<COLUMNS>(job, 0, count, window, inverse, tasks);
+        for (uint32_t turn = TASKS * blockDim.x; turn < count * (COLUMNS / 2) * 16;
+             turn += TASKS * blockDim.x) {
+            load_tasks<COLUMNS>(p, job, turn, count, window, tasks);
+            store_tasks<COLUMNS>(job, turn, count, window, inverse, tasks);
+        }
+        window_done();
+        first = false;
+        for (; i < job.to; i += r.count, slot += r.count) {
+            r = find_span(p, i, job.to);
+            if (!all && r.chunk != chunk) break;
+            if (!all) slot = r.group - base;
+            run_one<COLUMNS>(p, job, c, at, r, slot, window);
+            arrive(p, job, r, &flag, scale[r.nth]);
         }
         __syncthreads();
     }
 }
 
-// The units of all parts, shared out equally.
-DEVICE_FN struct job equal_job(const struct exl3_int_params &p, uint32_t units) {
-    return {(uint32_t)((uint64_t)units * blockIdx.x / gridDim.x),
-            (uint32_t)((uint64_t)units * (blockIdx.x + 1) / gridDim.x),
-            0,
-            p.a.rows,
-            p.a.rows,
-            false};
+// The items of all parts, shared out equally.
+DEVICE_FN struct job equal_job(const struct exl3_int_params &p) {
+    uint32_t from = blockIdx.x * p.items + min(blockIdx.x, p.more);
+    return {from, from + p.items + (blockIdx.x < p.more), 0, p.a.rows, p.a.rows, false};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exl3_int_4(const struct exl3_int_params p) {
-    struct total t = find_total(p.a);
     device_let_next();
-    run_job<8>(p, equal_job(p, t.units), t.unit_bytes, false);
+    run_job<8>(p, equal_job(p), false);
 }
 
-// More than 8 rows: a block's next job, all inputs of some outputs for eight rows after eight. At first job.end and nth are 0.
-DEVICE_FN bool next_job(const struct exl3_int_params &p, uint32_t units, struct job &job,
-                        uint32_t &nth) {
-    do {
-        job.from = job.end;
-        if (job.from == units) {
-            job.from = nth = 0;
-            job.row += EXL3_INT_ROWS;
-            if (job.row >= p.a.rows) return false;
+// More than 8 rows: a block's jobs, all inputs of a strip, chunk by chunk, for eight rows after eight.
+struct walk {
+    uint32_t part, strip, chunk;
+    uint32_t before; // items of the parts before it
+    uint32_t nth;    // strips met
+};
+
+DEVICE_FN bool next_job(const struct exl3_int_params &p, struct walk &w, struct job &job) {
+    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP;
+    for (;;) {
+        const struct weight &m = p.a.parts[w.part].w;
+        uint32_t strips = exl3_int_weight(&m) ? part_strips(m) : 0;
+        if (w.strip < strips && w.chunk * p.chunk < groups && w.nth % gridDim.x == blockIdx.x) {
+            uint32_t base = w.chunk++ * p.chunk, size = min(p.chunk, groups - base);
+            job.from = w.before + base * strips + w.strip * size;
+            job.to = job.from + size;
+            job.rows = min(p.a.rows - job.row, (uint32_t)EXL3_INT_ROWS);
+            return true;
         }
-        struct span s = find_span(p.a, blockDim.x / TEAM_THREADS, job.from, units);
-        job.end = job.from + s.to - s.from;
-    } while (nth++ % gridDim.x != blockIdx.x);
-    job.rows = min(p.a.rows - job.row, (uint32_t)EXL3_INT_ROWS);
-    return true;
+        w.chunk = 0;
+        if (w.strip < strips) {
+            w.strip++;
+            w.nth++;
+            continue;
+        }
+        w.before += strips * groups;
+        w.strip = 0;
+        if (++w.part < p.a.parts_count) continue;
+        w = {0, 0, 0, 0, 0};
+        job.row += EXL3_INT_ROWS;
+        if (job.row >= p.a.rows) return false;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exl3_int_8(const struct exl3_int_params p) {
-    struct total t = find_total(p.a);
-    struct job job = equal_job(p, t.units);
+    struct job job = equal_job(p);
+    struct walk walk = {0, 0, 0, 0, 0};
     bool own = p.a.rows > EXL3_INT_ROWS;
-    uint32_t nth = 0;
     device_let_next();
     if (own) {
         device_wait_prior();
         job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
-        next_job(p, t.units, job, nth);
+        if (!next_job(p, walk, job)) return;
     }
-    do run_job<16>(p, job, t.unit_bytes, own);
-    while (own && next_job(p, t.units, job, nth));
+    do run_job<16>(p, job, own);
+    while (own && next_job(p, walk, job));
 }

@@ -36,7 +36,7 @@ class Run:
     def program(self, name):
         if self.pack:
             return os.path.join(self.pack, "bin", name)
-        for folder in (".", "tests/gpu", "tests/unit"):
+        for folder in (".", "tests/gpu", "tests/unit", "tests/golden/demo"):
             path = os.path.join(self.source, "build", folder, name)
             if os.path.isfile(path):
                 return path
@@ -114,6 +114,13 @@ def ops(run):
 def exact(run):
     for kv in ("bf16", "f32", "fp8"):
         run.tests(EXACT, RAILYARD_KV=kv)
+
+
+def drafts(run):
+    """Operations of drafters against their formulas; drafted replies and wound-back windows against serial ones, every kind."""
+    run.tests("unit_kernels_draft")
+    for name in ("unit_worker_draft", "unit_worker_rewind", "golden_demo_drafted"):
+        run.tests(name)
 
 
 def memory(run):
@@ -224,7 +231,7 @@ def figures(run):
     run.facts["figures"] = text.strip().splitlines()
 
 
-STAGES = {smoke: 60, golden: 60, ops: 40, serve: 40, memory: 40, exact: 130, figures: 20, shape: 120, sanitizer: 90, ptx: 150}  # seconds
+STAGES = {smoke: 60, golden: 60, ops: 40, serve: 40, memory: 40, exact: 130, drafts: 60, figures: 20, shape: 120, sanitizer: 90, ptx: 150}  # seconds
 
 
 def main():

@@ -115,7 +115,8 @@ static void plan(void *self) {
 static int load(void *self, struct err *e) {
     struct dflash *d = self;
     uint32_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS), picked = d->rows_max;
-    dflash_weights_load(&d->w);
+    dflash_weights_load(&d->w, d->m->logits,
+                        (uint64_t)d->m->lim.head_rows_max * d->m->w.head.rows * F32);
     dflash_context_load(&d->context);
     d->rows = (struct dflash_rows){.ids = mem_calloc(rows, sizeof *d->rows.ids),
                                    .pos = mem_calloc(rows, sizeof *d->rows.pos),
