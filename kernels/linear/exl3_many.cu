@@ -375,26 +375,19 @@ DEVICE_FN void many_copy_rows(const struct many_source &s, uint32_t half_bits, u
 #endif
 }
 
-/* A thread block's sums to its slot: [row][128], the outputs in the order of the lanes: warp, odd, upper eight of sixteen, g. They
- * become 0. */
+// A thread block's sums to its slot: [row][output]. They become 0.
 template <int ROWS> DEVICE_FN void many_store(int32_t *slot, int32_t total[2][ROWS / 8][4]) {
-    uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
-    slot += threadIdx.x / WARP * 32;
+    uint32_t lane = threadIdx.x % WARP, c = lane % 4;
+    // The lane's outputs: 2 h, 2 h + 1 and 8 more of the warp's tile lane / 16.
+    slot += threadIdx.x / WARP * 32 + lane / 16 * 16 + lane / 4 % 4 * 2;
 #pragma unroll
-    for (int odd = 0; odd < 2; odd++)
+    for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
-        for (int n = 0; n < ROWS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                slot[(n * 8 + 2 * c + i % 2) * EXL3_BLOCK + odd * 16 + i / 2 * 8 + g] =
-                    total[odd][n][i];
-                total[odd][n][i] = 0;
-            }
-}
-
-DEVICE_FN uint32_t many_slot_place(uint32_t output) { // of 128
-    uint32_t in = output % 8;
-    return output / 32 * 32 + in % 2 * 16 + output / 8 % 2 * 8 + output / 16 % 2 * 4 + in / 2;
+        for (int i = 0; i < 4; i++) {
+            *reinterpret_cast<int2 *>(slot + (n * 8 + 2 * c + i % 2) * EXL3_BLOCK + i / 2 * 8) =
+                make_int2(total[0][n][i], total[1][n][i]);
+            total[0][n][i] = total[1][n][i] = 0;
+        }
 }
 
 /* The thread blocks that have units of a block of outputs, and their slots: two each, the second for what it does not begin with. Sums
@@ -412,33 +405,50 @@ DEVICE_FN struct many_sharers many_sharers_of(const struct exl3_many_params &p, 
     return (struct many_sharers){b, e, many_from(p, units, rows, b) < from ? 2 * b + 1 : 2 * b};
 }
 
-// Rows of a block of outputs from the sharers' sums.
+// Rows of a block of outputs from the sharers' sums, four of a warp at a time.
 template <int ROWS>
 DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
                            const struct many_sharers &by) {
+    enum { BESIDE = 4 };
     struct many_place at = many_find(p, whole, ROWS);
-    uint32_t lane = threadIdx.x % WARP;
-    const int32_t *sums = device_ptr<const int32_t>(p.sums);
-#pragma unroll 4
-    for (uint32_t r = threadIdx.x / WARP; r < ROWS; r += EXL3_MANY_WARPS) {
-        uint32_t row = at.row + r;
-        if (row >= p.a.rows) break;
-        struct exl3_many_info info =
-            device_ptr<const struct exl3_many_info>(p.info)[(uint64_t)at.nth * p.rows_padded + row];
-        uint32_t s[4] = {0, 0, 0, 0};
+    uint32_t warp = threadIdx.x / WARP, n = threadIdx.x % WARP * EXL3_LANE_CHANNELS;
+    const struct exl3_many_info *infos =
+        device_ptr<const struct exl3_many_info>(p.info) + (uint64_t)at.nth * p.rows_padded + at.row;
+    const int32_t *sums = device_ptr<const int32_t>(p.sums) + n;
+    struct many_outputs out = many_outputs_of(*at.part, at.block * EXL3_BLOCK + n);
+    for (uint32_t first = 0; first < ROWS / EXL3_MANY_WARPS; first += BESIDE) {
+        uint32_t row = warp + first * EXL3_MANY_WARPS; // and every EXL3_MANY_WARPS behind it
+        if (at.row + row >= p.a.rows) break;
+        uint4 s[BESIDE];
+        struct exl3_many_info info[BESIDE];
+#pragma unroll
+        for (uint32_t i = 0; i < BESIDE; i++) {
+            s[i] = make_uint4(0, 0, 0, 0);
+            info[i] = infos[row + i * EXL3_MANY_WARPS];
+        }
         for (uint32_t b = by.first; b <= by.last; b++) {
             uint32_t slot = b == by.first ? by.first_slot : 2 * b;
-            const int32_t *from = sums + ((uint64_t)slot * ROWS + r) * EXL3_BLOCK;
+            const int32_t *from = sums + ((uint64_t)slot * ROWS + row) * EXL3_BLOCK;
 #pragma unroll
-            for (uint32_t j = 0; j < 4; j++)
-                s[j] += (uint32_t)__ldcg(from + many_slot_place(lane * 4 + j));
+            for (uint32_t i = 0; i < BESIDE; i++) {
+                uint4 v = __ldcg(
+                    reinterpret_cast<const uint4 *>(from + i * EXL3_MANY_WARPS * EXL3_BLOCK));
+                s[i] = make_uint4(s[i].x + v.x, s[i].y + v.y, s[i].z + v.z, s[i].w + v.w);
+            }
         }
-        float v[4];
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-            v[j] = exl3_int_answer((int32_t)s[j], info.q_sum, info.scale);
-        many_answer(*at.part, v, at.block * EXL3_BLOCK + lane * 4,
-                    device_ptr<float>(at.part->y) + (uint64_t)row * at.part->w.rows);
+        for (uint32_t i = 0; i < BESIDE; i++) {
+            const uint32_t of[EXL3_LANE_CHANNELS] = {s[i].x, s[i].y, s[i].z, s[i].w};
+            float v[EXL3_LANE_CHANNELS];
+#pragma unroll
+            for (uint32_t j = 0; j < EXL3_LANE_CHANNELS; j++)
+                v[j] = exl3_int_answer((int32_t)of[j], info[i].q_sum, info[i].scale);
+            uint32_t r = at.row + row + i * EXL3_MANY_WARPS;
+            if (r < p.a.rows)
+                many_answer(out, v,
+                            device_ptr<float>(at.part->y) + (uint64_t)r * at.part->w.rows +
+                                at.block * EXL3_BLOCK + n);
+        }
     }
 }
 

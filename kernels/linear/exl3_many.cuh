@@ -68,16 +68,38 @@ template <int WORDS> DEVICE_FN void many_words(const uint32_t *t, uint32_t *w) {
     }
 }
 
-// Four neighbouring outputs of a row by each lane of a warp, from v to the answer.
-DEVICE_FN void many_answer(const struct linear_part &p, float v[EXL3_LANE_CHANNELS], uint32_t n,
-                           float *y) {
-    exl3_rotate(v);
-    const uint16_t *svh = device_ptr<const uint16_t>(p.w.exl3.svh) + n;
+// Four neighbouring outputs of each lane of a warp, which have a rotation.
+struct many_outputs {
+    float factor[EXL3_LANE_CHANNELS], bias[EXL3_LANE_CHANNELS];
+    bool biased, add;
+};
+
+DEVICE_FN struct many_outputs many_outputs_of(const struct linear_part &p, uint32_t n) {
+    struct many_outputs r;
+    r.biased = p.w.exl3.bias != 0;
+    r.add = p.add;
 #pragma unroll
     for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
-        v[j] = v[j] * arith_from_f16(svh[j]);
-        if (p.w.exl3.bias) v[j] = v[j] + device_ptr<const float>(p.w.exl3.bias)[n + j];
-        y[n + j] = p.add ? v[j] + y[n + j] : v[j];
+        r.factor[j] = arith_from_f16(device_ptr<const uint16_t>(p.w.exl3.svh)[n + j]);
+        r.bias[j] = r.biased ? device_ptr<const float>(p.w.exl3.bias)[n + j] : 0.0f;
+    }
+    return r;
+}
+
+// From a row's values before the rotation of the outputs to its answers.
+DEVICE_FN void many_answer(const struct many_outputs &o, float v[EXL3_LANE_CHANNELS], float *y) {
+    float4 *to = reinterpret_cast<float4 *>(y);
+    exl3_rotate(v);
+#pragma unroll
+    for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
+        v[j] = v[j] * o.factor[j];
+        if (o.biased) v[j] = v[j] + o.bias[j];
+    }
+    if (o.add) {
+        float4 old = *to;
+        *to = make_float4(v[0] + old.x, v[1] + old.y, v[2] + old.z, v[3] + old.w);
+    } else {
+        *to = make_float4(v[0], v[1], v[2], v[3]);
     }
 }
 
@@ -92,6 +114,13 @@ DEVICE_FN void many_barrier_init(uint32_t barrier, uint32_t count) {
 
 DEVICE_FN void many_arrive(uint32_t barrier) {
     asm volatile("{\n.reg .b64 t;\nmbarrier.arrive.shared.b64 t, [%0];\n}" ::"r"(barrier)
+                 : "memory");
+}
+
+DEVICE_FN void many_arrive_if(uint32_t barrier, bool on) { // without a branch
+    asm volatile("{\n.reg .pred p;\n.reg .b64 t;\nsetp.ne.u32 p, %1, 0;\n"
+                 "@p mbarrier.arrive.shared.b64 t, [%0];\n}" ::"r"(barrier),
+                 "r"((uint32_t)on)
                  : "memory");
 }
 

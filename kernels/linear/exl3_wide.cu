@@ -197,27 +197,56 @@ DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], uint32
                 d[i] = a + b;
                 d[i + far] = a - b;
             }
+    // What all rows share is read before anything is written, and old answers by fours: each wait once.
+    uint32_t n = block * EXL3_BLOCK + 2 * c;
+    uint32_t svh[16];
 #pragma unroll
-    for (int j = 0; j < 16; j++) {
-        uint32_t n = block * EXL3_BLOCK + 8 * j + 2 * c;
-        uint32_t svh = device_ptr<const uint32_t>(part.w.exl3.svh)[n / 2];
-        float2 bias = make_float2(0, 0);
-        if (part.w.exl3.bias) bias = device_ptr<const float2>(part.w.exl3.bias)[n / 2];
+    for (int j = 0; j < 16; j++)
+        svh[j] = device_ptr<const uint32_t>(part.w.exl3.svh)[n / 2 + 4 * j];
+    float *y = device_ptr<float>(part.y) + (uint64_t)row * part.w.rows + n;
+    uint64_t below = (uint64_t)8 * part.w.rows;
+    bool have[2] = {row < p.a.rows, row + 8 < p.a.rows};
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (row + 8 * r >= p.a.rows) continue;
-            float2 *y = reinterpret_cast<float2 *>(device_ptr<float>(part.y) +
-                                                   (uint64_t)(row + 8 * r) * part.w.rows + n);
-            float2 v = make_float2(d[4 * j + 2 * r] * 0.088388347648f,
-                                   d[4 * j + 2 * r + 1] * 0.088388347648f);
-            v.x = v.x * arith_from_f16((uint16_t)svh);
-            v.y = v.y * arith_from_f16((uint16_t)(svh >> 16));
-            if (part.w.exl3.bias) v = make_float2(v.x + bias.x, v.y + bias.y);
-            if (part.add) {
-                float2 old = *y;
-                v = make_float2(v.x + old.x, v.y + old.y);
+    for (int j = 0; j < 64; j++) {
+        uint16_t factor = (uint16_t)(svh[j / 4] >> (j % 2 * 16));
+        d[j] = d[j] * 0.088388347648f;
+        d[j] = d[j] * arith_from_f16(factor);
+    }
+    if (part.w.exl3.bias) {
+        const float2 *bias = device_ptr<const float2>(part.w.exl3.bias) + n / 2;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float2 b = bias[4 * j];
+            d[4 * j] = d[4 * j] + b.x;
+            d[4 * j + 1] = d[4 * j + 1] + b.y;
+            d[4 * j + 2] = d[4 * j + 2] + b.x;
+            d[4 * j + 3] = d[4 * j + 3] + b.y;
+        }
+    }
+#pragma unroll
+    for (int first = 0; first < 16; first += 4) {
+        if (part.add) {
+            float2 old[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                old[j] = make_float2(0, 0);
+                if (have[j % 2])
+                    old[j] =
+                        *reinterpret_cast<const float2 *>(y + 8 * (first + j / 2) + j % 2 * below);
             }
-            *y = v;
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                int at = 4 * (first + j / 2) + 2 * (j % 2);
+                d[at] = d[at] + old[j].x;
+                d[at + 1] = d[at + 1] + old[j].y;
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int at = 4 * (first + j / 2) + 2 * (j % 2);
+            if (have[j % 2])
+                *reinterpret_cast<float2 *>(y + 8 * (first + j / 2) + j % 2 * below) =
+                    make_float2(d[at], d[at + 1]);
         }
     }
 }
@@ -272,7 +301,7 @@ DEVICE_FN uint32_t wide_take(const struct wide_state &s, uint32_t at) {
 }
 
 DEVICE_FN void wide_give(const struct wide_state &s, uint32_t at) {
-    if (s.leader) many_arrive(s.empty + at % EXL3_WIDE_STAGES * 8);
+    many_arrive_if(s.empty + at % EXL3_WIDE_STAGES * 8, s.leader);
 }
 
 /* UNITS units, both halves; sums moved on after every EVERY of them, while the other half's products run. No product is under way
