@@ -14,7 +14,7 @@ enum { SUMS_AT_ONCE = PARTS == 1 ? 16 : 4 }; // of a row's outputs; what registe
 struct panel {
     struct exl3_scratch *s;
     const struct weight *w;
-    const struct exl3_rows *rows;
+    const struct exl3_int_rows *rows;
     uint32_t block;
     uint32_t first, count; // inputs
 };
@@ -138,7 +138,7 @@ static void finish_row(const struct panel *p, uint32_t r) {
 }
 
 void CPU_NAME(exl3_block)(struct exl3_scratch *s, const struct weight *w,
-                          const struct exl3_rows *rows, uint32_t block) {
+                          const struct exl3_int_rows *rows, uint32_t block) {
     struct panel p = {.s = s, .w = w, .rows = rows, .block = block};
     memset(s->acc, 0, rows->count * sizeof *s->acc);
     for (p.first = 0; p.first < w->cols; p.first += EXL3_PANEL) {

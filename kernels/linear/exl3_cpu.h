@@ -14,7 +14,7 @@
 #include "kernels/cpu.h"
 
 enum {
-    EXL3_ROWS = 64, // of a call
+    EXL3_INT_ROWS = 64, // of a call
     EXL3_PANEL =
         1024, // inputs decoded at a time: a strip of 16 outputs stays in the first-level cache's neighbour
     EXL3_PAD = 16, // columns of power-of-two strides would share the cache's sets
@@ -23,18 +23,18 @@ enum {
 
 // A thread's working memory; cpu.scratch has one for each.
 struct exl3_scratch {
-    float x[EXL3_ROWS][EXL3_STRIDE];      // rotated
+    float x[EXL3_INT_ROWS][EXL3_STRIDE];      // rotated
     float w[16][EXL3_STRIDE];             // decoded
-    float acc[EXL3_ROWS][EXL3_BLOCK][16]; // lanes' sums
+    float acc[EXL3_INT_ROWS][EXL3_BLOCK][16]; // lanes' sums
 };
 
-struct exl3_rows {
+struct exl3_int_rows {
     const float *x; // [rows, w.cols]
     float *y;       // [rows, w.rows]
-    uint32_t count; // up to EXL3_ROWS
+    uint32_t count; // up to EXL3_INT_ROWS
     bool add;       // y += instead of y =
 };
 
 // Columns 128 block .. of all rows.
 void CPU_NAME(exl3_block)(struct exl3_scratch *s, const struct weight *w,
-                          const struct exl3_rows *rows, uint32_t block);
+                          const struct exl3_int_rows *rows, uint32_t block);

@@ -59,7 +59,7 @@ CPU_INLINE vf exl3_round(vf v) {
 }
 
 // A fp16 number of 1/8 to 2 in the high half to fp32: the sign, and the rest three bits further down below 0x3e0.
-CPU_INLINE vf exl3_widen(vu h) {
+CPU_INLINE vf exl3_int_widen(vu h) {
     return (vf)(((vu)((vi)h >> 3) & 0x8fffe000u) | 0x3e000000u);
 }
 
@@ -83,7 +83,7 @@ CPU_INLINE vf exl3_value(vu state, const enum exl3_codebook codebook) {
     }
     vu x = codebook == EXL3_MCG ? state * 0xcbac1fedu : state * 89226354u + 64248484u;
     x = (x & 0x8fff8fffu) ^ 0x3b603b60u;
-    return exl3_round(exl3_widen(x << 16) + exl3_widen(x));
+    return exl3_round(exl3_int_widen(x << 16) + exl3_int_widen(x));
 }
 
 #if defined(__AVX512BW__)

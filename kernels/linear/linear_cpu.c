@@ -1,5 +1,5 @@
 /* linear_cpu: see linear.h. A unit is a strip of output columns of one part, with all rows: its weights are read from
- * memory once and stay in the cache while the rows pass. Of an EXL3 part it is a block of columns with up to EXL3_ROWS. */
+ * memory once and stay in the cache while the rows pass. Of an EXL3 part it is a block of columns with up to EXL3_INT_ROWS. */
 #include "kernels/cpu.h"
 #include "kernels/linear/dot_tile.h"
 #include "kernels/linear/exl3_cpu.h"
@@ -138,11 +138,11 @@ static void strip(const struct job *j, const struct linear_part *p, uint32_t col
 // Units of all blocks with the first rows, then with the next ones.
 static void exl3_unit(const struct job *j, const struct linear_part *p, uint32_t unit,
                       uint32_t thread) {
-    uint32_t blocks = p->w.rows / EXL3_BLOCK, row = unit / blocks * EXL3_ROWS;
+    uint32_t blocks = p->w.rows / EXL3_BLOCK, row = unit / blocks * EXL3_INT_ROWS;
     uint32_t left = j->a.rows - row;
-    struct exl3_rows rows = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,
+    struct exl3_int_rows rows = {.x = (const float *)cpu_ptr(j->a.x) + (uint64_t)row * j->k,
                              .y = (float *)cpu_ptr(p->y) + (uint64_t)row * p->w.rows,
-                             .count = left < EXL3_ROWS ? left : EXL3_ROWS,
+                             .count = left < EXL3_INT_ROWS ? left : EXL3_INT_ROWS,
                              .add = p->add};
     CPU_NAME(exl3_block)(&j->exl3[thread], &p->w, &rows, unit % blocks);
 }
@@ -174,7 +174,7 @@ static uint32_t strip_cols(const struct cpu *c, const struct weight *w, uint32_t
 
 static uint32_t units_of(const struct job *j, const struct linear_part *p, uint32_t strip) {
     if (p->w.exl3.half_bits)
-        return p->w.rows / EXL3_BLOCK * ((j->a.rows + EXL3_ROWS - 1) / EXL3_ROWS);
+        return p->w.rows / EXL3_BLOCK * ((j->a.rows + EXL3_INT_ROWS - 1) / EXL3_INT_ROWS);
     return (p->w.rows + strip - 1) / strip;
 }
 

@@ -1,8 +1,8 @@
-/* exl3_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, the rows' way out. */
+/* exl3_int_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, the rows' way out. */
 #pragma once
 #include "kernels/linear/exl3.cuh"
 #include "kernels/linear/exl3_int.h"
-#include "kernels/linear/exl3_many.h"
+#include "kernels/linear/exl3_int_many.h"
 
 // wgmma is of this architecture's own code alone.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
