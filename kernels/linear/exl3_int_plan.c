@@ -4,6 +4,7 @@
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_int_many.h"
 #include "kernels/linear/exl3_int_params.h"
 
 enum {
@@ -73,6 +74,10 @@ static void plan_window(struct exl3_int_params *p, uint32_t items, uint32_t ring
 
 void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
                    const struct cuda_work *w, struct launch_list *ret) {
+    if (a->rows > EXL3_INT_ROWS) {
+        exl3_int_many_plan(a, arch, w, ret);
+        return;
+    }
     bool few = a->rows <= EXL3_INT_ROWS_FEW, own = a->rows > EXL3_INT_ROWS;
     uint32_t group_bytes = exl3_int_group_bytes(few ? COLUMNS_FEW : COLUMNS);
     uint32_t cols = a->parts[0].w.cols;

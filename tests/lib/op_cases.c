@@ -1755,6 +1755,9 @@ const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
 #define EACH_INT(X, ...)                                                                           \
     X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(4, __VA_ARGS__), X(5, __VA_ARGS__), \
         X(8, __VA_ARGS__), X(9, __VA_ARGS__), X(16, __VA_ARGS__)
+#define EACH_MANY(X, ...)                                                                          \
+    X(31, __VA_ARGS__), X(33, __VA_ARGS__), X(65, __VA_ARGS__), X(127, __VA_ARGS__),               \
+        X(129, __VA_ARGS__), X(257, __VA_ARGS__), X(300, __VA_ARGS__)
 #define EACH_CODEBOOK(half_bits)                                                                   \
     EXL3(3, 256, 128, half_bits, EXL3_3INST, 0), EXL3(9, 128, 256, half_bits, EXL3_MCG, 1),        \
         EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0), EXL3(6, 1152, 256, half_bits, EXL3_MUL1, 1)
@@ -1790,6 +1793,11 @@ const struct op_case op_cases_rows[] = {
     EACH_INT(EXL3, 384, 896, 12, EXL3_MUL1, EXL3_OTHER | EXL3_ROW),
     EACH_INT(EXL3, 640, 1664, 5, EXL3_MUL1, 0),
     EXL3(3, 17408, 128, 8, EXL3_MUL1, 0),
+    EACH_MANY(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
+    EACH_MANY(EXL3, 640, 384, 7, EXL3_MUL1, EXL3_CHANNEL),
+    EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),
+    EXL3(130, 5120, 128, 6, EXL3_MUL1, EXL3_CHANNEL),
+    EXL3(700, 1024, 640, 10, EXL3_MUL1, EXL3_BIAS),
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
