@@ -51,7 +51,7 @@ static void plan_round(const struct linear_params *p, bool bf16, struct launch_l
         ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-/* False where the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
+/* False where linear_wide is as good, or the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
  * have one, and with it more copies on their way. */
 static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
                      struct launch_list *ret) {
@@ -66,7 +66,9 @@ static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch 
                    {"linear_few_3_bf16", "linear_few_3_f16", 3, 1}};
     uint32_t segments = linear_segments(p->a.parts[0].w.cols), units = LINEAR_FEW_WARPS / segments;
     uint32_t rows_bytes = units * p->a.rows * padded_of(p) * 2;
-    if (p->a.rows > LINEAR_FEW_ROWS) return false;
+    // From three rows on, wide bands of outputs are as fast, and need no room for the rows.
+    bool wide = p->a.rows > 2 && p->outputs >= arch->sm_count * 64;
+    if (p->a.rows > LINEAR_FEW_ROWS || wide) return false;
     for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         uint32_t blocks = kernels[i].blocks, most = (arch->shared_max + BLOCK_BYTES) / blocks;
         uint32_t shared =
