@@ -129,6 +129,28 @@ DEVICE_FN uint32_t experts_values(uint32_t a, uint32_t b, const struct experts_c
     return ret;
 }
 
+// The factor registers of a step: symbols 8 s .. 8 s + 7, as mma.sync wants them but for the order of the pairs.
+template <bool MUL1, class Symbols>
+DEVICE_FN void experts_factors(const Symbols &symbols, int s, const struct experts_code &code,
+                               uint32_t ret[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        int first = 8 * s + (j & 1 ? 4 : 0) + (j & 2);
+        ret[j] = experts_values<MUL1>(symbols.state(first), symbols.state(first + 1), code);
+    }
+}
+
+// A lane's inputs of a row's group, by step: 16 c + 2 s + {0, 1} and 16 c + 8 + 2 s + {0, 1}.
+struct experts_inputs {
+    uint32_t low[LINEAR_GROUP], high[LINEAR_GROUP];
+};
+
+// line: the row's.
+DEVICE_FN struct experts_inputs experts_inputs_of(const uint4 *line, uint32_t row, uint32_t c) {
+    uint4 low = line[2 * c ^ row % 8], high = line[(2 * c + 1) ^ row % 8];
+    return {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
+}
+
 /* `groups` groups from 0. slots: the ring's, as a pointer; *slot: the next to take. x: the lane's line of the first group, in pieces;
  * row: of that line; step: from group to group. */
 template <int HALF_BITS, bool MUL1>
@@ -148,17 +170,12 @@ DEVICE_FN void experts_chain(struct experts_ring &r, const struct experts_code &
                      g);
         experts_ring_fill(r);
         slot = slot + 1 == EXPERTS_RING ? 0 : slot + 1;
-        uint4 low = x[2 * c ^ row % 8], high = x[(2 * c + 1) ^ row % 8];
-        const uint32_t lows[4] = {low.x, low.y, low.z, low.w};
-        const uint32_t highs[4] = {high.x, high.y, high.z, high.w};
+        struct experts_inputs in = experts_inputs_of(x, row, c);
 #pragma unroll
         for (int s = 0; s < LINEAR_GROUP; s++) {
-            uint32_t a[4], b[2] = {lows[s], highs[s]};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int first = 8 * s + (j & 1 ? 4 : 0) + (j & 2);
-                a[j] = experts_values<MUL1>(symbols.state(first), symbols.state(first + 1), code);
-            }
+            const uint32_t b[2] = {in.low[s], in.high[s]};
+            uint32_t a[4];
+            experts_factors<MUL1>(symbols, s, code, a);
             device_mma<DTYPE_F16>(sum, a, b);
         }
     }
@@ -193,7 +210,8 @@ enum {
 struct experts_rows {
     const unsigned char *at;
     uint64_t step;
-    uint32_t count, shared; // where the ring is
+    uint32_t count, shared; // where the ring is, for copies
+    const unsigned char *ring;
 };
 
 DEVICE_FN void experts_rows_fill(struct experts_rows &x, struct experts_ring &r) {
@@ -219,8 +237,7 @@ DEVICE_FN void experts_rows_chain(struct experts_ring &r, struct experts_rows &x
                                   const struct experts_code &code, const char *slots,
                                   uint32_t &slot, uint32_t groups, float (*sum)[4]) {
     enum { TILES = EXPERTS_ROWS / 8 };
-    uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = threadIdx.x % 4;
-    uint32_t row = (lane & 7) + lane / 16 * 8, piece = lane / 8 % 2;
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -233,25 +250,21 @@ DEVICE_FN void experts_rows_chain(struct experts_ring &r, struct experts_rows &x
         symbols.load(reinterpret_cast<const uint32_t *>(slots + slot * EXPERTS_SLOT_BYTES) +
                          c * symbols.TILE_WORDS,
                      g);
-        uint32_t lines = x.shared + slot * EXPERTS_ROWS_BYTES + row * (STREAM_SPAN * 2);
+        const uint4 *line = reinterpret_cast<const uint4 *>(x.ring + slot * EXPERTS_ROWS_BYTES) +
+                            g * (STREAM_SPAN * 2 / 16);
         experts_rows_fill(x, r);
         slot = slot + 1 == EXPERTS_ROWS_STAGES ? 0 : slot + 1;
+        uint32_t a[LINEAR_GROUP][4];
 #pragma unroll
-        for (int s = 0; s < LINEAR_GROUP; s++) {
-            uint32_t a[4];
+        for (int s = 0; s < LINEAR_GROUP; s++) experts_factors<MUL1>(symbols, s, code, a[s]);
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int first = 8 * s + (j & 1 ? 4 : 0) + (j & 2);
-                a[j] = experts_values<MUL1>(symbols.state(first), symbols.state(first + 1), code);
-            }
+        for (int i = 0; i < TILES; i++, line += STREAM_SPAN * 2 / 16 * 8) {
+            if (i * 8 >= x.count) break;
+            struct experts_inputs in = experts_inputs_of(line, g, c);
 #pragma unroll
-            for (int i = 0; i < TILES; i += 2) {
-                uint32_t b[4];
-                if (i * 8 >= x.count) break;
-                stream_ldmatrix(b, lines + i * 8 * (STREAM_SPAN * 2) +
-                                       ((2 * s + piece) ^ (row & 7)) * 16);
-                device_mma<DTYPE_F16>(sum[i], a, b);
-                device_mma<DTYPE_F16>(sum[i + 1], a, b + 2);
+            for (int s = 0; s < LINEAR_GROUP; s++) {
+                const uint32_t b[2] = {in.low[s], in.high[s]};
+                device_mma<DTYPE_F16>(sum[i], a[s], b);
             }
         }
     }
@@ -281,7 +294,8 @@ DEVICE_FN void experts_rows_product(const struct weight &w, uint32_t tile,
         shared +
         EXPERTS_ROWS_STAGES * (EXPERTS_ROWS_BYTES + threadIdx.x / WARP * EXPERTS_SLOT_BYTES);
     struct experts_ring ring = experts_ring_of(w, tile, 0, groups, stream_shared(slots));
-    struct experts_rows x = {lines, (uint64_t)n * STREAM_SPAN * 2, count, stream_shared(shared)};
+    struct experts_rows x = {lines, (uint64_t)n * STREAM_SPAN * 2, count, stream_shared(shared),
+                             shared};
     for (int i = 0; i < EXPERTS_ROWS_STAGES - 1; i++) experts_rows_fill(x, ring);
     for (uint32_t at = 0; at < groups; at += per) {
         float sum[EXPERTS_ROWS / 8][4];

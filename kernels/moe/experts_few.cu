@@ -127,39 +127,20 @@ DEVICE_FN void put_rows(const struct work &k, uint32_t from, uint32_t to) {
 
 // EXL3
 
-DEVICE_FN void prefetch(devptr p, uint32_t bytes) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(device_ptr<const char>(p) + bytes));
-}
-
-// The factors that down will want of its inputs' channels, before they are there.
-DEVICE_FN void prefetch_factors(const struct work &k, uint32_t block) {
-    uint32_t bytes = threadIdx.x * 128;
-    if (bytes < k.w.cols * 2) {
-        prefetch(k.w.exl3.suh, bytes);
-        if (k.e.gate.exl3.half_bits) prefetch(k.e.gate.exl3.svh, bytes);
-        if (k.e.up.exl3.half_bits) prefetch(k.e.up.exl3.svh, bytes);
-    }
-    if (threadIdx.x < 2) prefetch(k.w.exl3.svh, block * EXL3_BLOCK * 2 + bytes);
-}
-
-/* Grid: blocks of 128 outputs times splits of the segments, picks, gate and up (down alone, which is never split). What chose the
- * experts has ended when down starts: up lets nothing start before it has waited for it. */
+// Grid: blocks of 128 outputs times splits of the segments, picks, gate and up (down alone, which is never split).
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     experts_few_exl3(const struct experts_few_params p) {
     __shared__ float total[ROWS][EXL3_BLOCK];
     __shared__ uint32_t picks[ROWS];
-    if (!p.down) device_wait_prior();
     device_let_next();
+    device_wait_prior();
     uint32_t number, warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     const struct expert &e = expert_of(p.a, blockIdx.y, &number);
     struct work k = {p, e, p.down ? e.down : blockIdx.z ? e.up : e.gate};
     k.picks = picks;
     k.count = find_rows(p.a, blockIdx.y, number, picks);
     uint32_t blocks = k.w.rows / EXL3_BLOCK;
-    if (!k.count || !k.w.exl3.half_bits || blockIdx.x >= blocks * p.splits) {
-        if (p.down) device_wait_prior();
-        return;
-    }
+    if (!k.count || !k.w.exl3.half_bits || blockIdx.x >= blocks * p.splits) return;
     uint32_t block = blockIdx.x % blocks, segments = linear_exl3_segments(k.w.cols);
     uint32_t groups = k.w.cols / STREAM_SPAN, per = linear_exl3_groups(k.w.cols);
     uint32_t mine = p.down ? segments : segments / p.splits; // segments of this block
@@ -171,10 +152,6 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     struct experts_ring ring = experts_ring_of(k.w, tile, from, to, stream_shared(slots));
     ring.slot_bytes = p.slot_bytes;
     for (int i = 0; i < EXPERTS_RING - 1; i++) experts_ring_fill(ring);
-    if (p.down) {
-        prefetch_factors(k, block);
-        device_wait_prior();
-    }
     // The rows' groups in shared memory start at an even one.
     uint32_t base = from / 2 * 2;
     k.x = shared + WARPS * ring_bytes - (uint64_t)base * k.count * (STREAM_SPAN * 2);
@@ -239,7 +216,6 @@ struct plain_sink {
 };
 
 DEVICE_FN void fill_rows(const struct work &k) {
-    if (k.p.down) device_wait_prior();
     put_rows(k, 0, (k.w.cols + EXL3_BLOCK - 1) / EXL3_BLOCK);
 }
 
@@ -279,18 +255,15 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2)
     experts_few_plain(const struct experts_few_params p) {
     __shared__ float part[2 * WARPS][8][LINEAR_TILE];
     __shared__ uint32_t picks[ROWS];
-    if (!p.down) device_wait_prior();
     device_let_next();
+    device_wait_prior();
     uint32_t number;
     const struct expert &e = expert_of(p.a, blockIdx.y, &number);
     struct work k = {p, e, p.down ? e.down : blockIdx.z ? e.up : e.gate};
     k.picks = picks;
     k.count = find_rows(p.a, blockIdx.y, number, picks);
     k.x = shared + EXPERTS_FEW_RING_BYTES;
-    if (!k.count || k.w.exl3.half_bits) {
-        if (p.down) device_wait_prior();
-        return;
-    }
+    if (!k.count || k.w.exl3.half_bits) return;
     if (k.w.dtype == DTYPE_F32)
         run_f32(k);
     else if (k.w.dtype == DTYPE_BF16)
