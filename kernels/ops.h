@@ -105,7 +105,7 @@ struct ops {
     void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
     void (*draw)(void *ctx, const struct draw_args *a); // NULL: rows are drawn from on the host
 
-    // Of block drafters (kernels/draft/); NULL where the backend has none, and then it runs none.
+    // Of drafters (kernels/draft/).
     void (*draft_attn)(void *ctx, const struct draft_attn_args *a);
     void (*draft_keep)(void *ctx, const struct draft_keep_args *a);
     void (*draft_rotate)(void *ctx, const struct draft_rotate_args *a);

@@ -22,6 +22,7 @@
         cuda_launch(c, #op_, &l);                                                                  \
     }
 PLANS_ALL(CUDA_OP)
+PLANS_DRAFT(CUDA_OP)
 
 // Its rows lie in the work memory that all operations share.
 static uint64_t experts_room_cuda(void *ctx, const struct experts_args *a) {
@@ -157,6 +158,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
     o->experts_room = experts_room_cuda;
     PLANS_ALL(CUDA_FILL)
+    PLANS_DRAFT(CUDA_FILL)
 #undef CUDA_FILL
 }
 

@@ -27,4 +27,16 @@ struct launch_list;
     X(router)                                                                                      \
     X(experts)                                                                                     \
     X(expert_sum)
+// Those of drafters, which have no twins: they owe no other operation their bits (kernels/draft/draft.h).
+#define PLANS_DRAFT(X)                                                                             \
+    X(draft_attn)                                                                                  \
+    X(draft_keep)                                                                                  \
+    X(draft_rotate)                                                                                \
+    X(draft_conv)                                                                                  \
+    X(draft_gather)                                                                                \
+    X(draft_scale)                                                                                 \
+    X(draft_top)                                                                                   \
+    X(q4_pack)                                                                                     \
+    X(q4_linear)
 PLANS_ALL(PLANS_DECLARE)
+PLANS_DRAFT(PLANS_DECLARE)

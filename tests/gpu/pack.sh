@@ -6,7 +6,8 @@
 set -eu
 [ $# = 2 ] || { echo "usage: sh tests/gpu/pack.sh BUILD DIR" >&2; exit 2; }
 build=$1 dir=$2 here=$(dirname "$0")
-programs="railyard railyard-worker tests/gpu/engine_gpu tests/gpu/kernels_gpu tests/gpu/ops_bench tests/unit/unit_worker_exact"
+programs="railyard railyard-worker tests/gpu/engine_gpu tests/gpu/kernels_gpu tests/gpu/ops_bench tests/unit/unit_worker_exact tests/unit/unit_worker_draft tests/unit/unit_worker_rewind
+    tests/unit/unit_kernels_draft tests/golden/demo/golden_demo_drafted"
 
 mkdir -p "$dir/bin" "$dir/lib"
 for p in $programs; do

@@ -28,10 +28,14 @@ const char *tiny_model(const char *args) {
     return made[made_count++].path;
 }
 
+const char *demo_model_of(const char *folder, char ret[TINY_MODEL_PATH_BYTES]) {
+    char file[TINY_MODEL_PATH_BYTES + 20];
+    snprintf(ret, TINY_MODEL_PATH_BYTES, "%s/tests/models/%s", test_source_dir(), folder);
+    snprintf(file, sizeof file, "%s/config.json", ret);
+    return access(file, R_OK) ? NULL : ret;
+}
+
 const char *demo_model(void) {
-    static char path[PATH_BYTES];
-    char file[PATH_BYTES + 20];
-    snprintf(path, sizeof path, "%s/tests/models/demo", test_source_dir());
-    snprintf(file, sizeof file, "%s/config.json", path);
-    return access(file, R_OK) ? NULL : path;
+    static char path[TINY_MODEL_PATH_BYTES];
+    return demo_model_of("demo", path);
 }

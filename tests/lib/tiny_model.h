@@ -14,3 +14,6 @@
 const char *tiny_model(const char *args);
 // The folder of the trained demo, or NULL where it is not there.
 const char *demo_model(void);
+// The same of another of tests/models/, its path in ret.
+enum { TINY_MODEL_PATH_BYTES = 4096 };
+const char *demo_model_of(const char *folder, char ret[TINY_MODEL_PATH_BYTES]);

@@ -18,29 +18,6 @@
 
 enum { F32 = sizeof(float) };
 
-static int check_ops(const struct ops *o, struct err *e) {
-    static const struct {
-        const char *name;
-        size_t at;
-    } wanted[] = {
-#define WANTED(op_) {#op_, offsetof(struct ops, op_)}
-        WANTED(draft_attn), WANTED(draft_keep),   WANTED(draft_rotate),
-        WANTED(draft_conv), WANTED(draft_gather), WANTED(draft_scale),
-        WANTED(draft_top),  WANTED(q4_pack),      WANTED(q4_linear),
-#undef WANTED
-    };
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        void (*f)(void);
-        memcpy(&f, (const char *)o + wanted[i].at, sizeof f);
-        if (!f)
-            return err_set(e, ST_UNSUPPORTED,
-                           "DFlash drafter on '%s': wanted the operation '%s', found none in this "
-                           "build's backend",
-                           o->device, wanted[i].name);
-    }
-    return ST_OK;
-}
-
 static uint64_t quantise_from(const struct dflash *d) {
     return d->lim->quantize_min ? d->lim->quantize_min : d->cfg.quantize_min;
 }
@@ -50,12 +27,11 @@ int dflash_init(struct dflash *d, const struct model *m, const struct drafter_li
     bool own = d->cfg.spans_count && (lim->spans_yield || !lim->spans_count);
     const struct engine_range *spans = own ? d->cfg.spans : lim->spans;
     uint32_t count = own ? d->cfg.spans_count : lim->spans_count;
-    int st = check_ops(m->ops, e);
     d->m = m;
     d->lim = lim;
     dflash_weights_init(&d->w, &d->cfg, m->ops, quantise_from(d));
     d->context = (struct dflash_context){.cfg = &d->cfg, .m = m};
-    return st ? st : draft_head_init(&d->head, m, spans, count, d->cfg.top, e);
+    return draft_head_init(&d->head, m, spans, count, d->cfg.top, e);
 }
 
 // Blocks and context rows are never projected at once, so they share what both need.
@@ -120,10 +96,27 @@ static void carve_self(void *self, struct carve *c) {
     dflash_carve(self, c);
 }
 
+// Context rows, blocks and heads of ever more rows.
+static void plan(void *self) {
+    struct dflash *d = self;
+    for (uint32_t n = 1; n <= DFLASH_ABSORB_ROWS; n = drafter_next_rows(n, DFLASH_ABSORB_ROWS)) {
+        d->rows = (struct dflash_rows){.count = n, .runs_count = 1, .picks_count = n};
+        dflash_project_context(d);
+    }
+    for (uint32_t n = 1; n <= d->rows_max; n = drafter_next_rows(n, d->rows_max)) {
+        uint32_t blocks = ceil_div_u32(n, d->cfg.block);
+        d->rows = (struct dflash_rows){.count = n, .blocks_count = blocks, .picks_count = n};
+        dflash_forward(d);
+        draft_head_run(&d->head, d->hidden, min_u32(n, d->head.rows_max));
+    }
+    d->rows = (struct dflash_rows){0};
+}
+
 static int load(void *self, struct err *e) {
     struct dflash *d = self;
     uint32_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS), picked = d->rows_max;
-    dflash_weights_load(&d->w);
+    dflash_weights_load(&d->w, d->m->logits,
+                        (uint64_t)d->m->lim.head_rows_max * d->m->w.head.rows * F32);
     dflash_context_load(&d->context);
     d->rows = (struct dflash_rows){.ids = mem_calloc(rows, sizeof *d->rows.ids),
                                    .pos = mem_calloc(rows, sizeof *d->rows.pos),
@@ -273,6 +266,7 @@ int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                             .vocab = draft_head_ids(&d->head),
                             .taps = {.layers = d->cfg.taps, .count = d->cfg.taps_count},
                             .carve = carve_self,
+                            .plan = plan,
                             .load = load,
                             .absorb = absorb,
                             .propose = propose,

@@ -8,6 +8,7 @@
 
 #include "common/err.h"
 #include "common/mem.h"
+#include "common/num.h"
 #include "common/strbuf.h"
 #include "kernels/draft/q4_pack.h"
 #include "kernels/ops.h"
@@ -20,7 +21,8 @@
 enum {
     NAME_BYTES = 128,
     SHAPE_BYTES = 96,
-    TOP_LEVEL = -1,     // of a tensor that belongs to no layer
+    TOP_LEVEL = -1, // of a tensor that belongs to no layer
+    PIECE_GROUPS_MAX = 1 << 20,
     QUANTIZE_STEP = 64, // both sizes of a quantised matrix are multiples of it
 };
 
@@ -33,6 +35,8 @@ struct visit {
     bool *seen; // by tensor of the file
     struct err *e;
     int st;
+    devptr scratch; // of LOAD
+    uint64_t scratch_bytes;
 };
 
 static const char *name_of(const struct visit *v, int layer, const char *name, char *ret) {
@@ -111,14 +115,35 @@ static void carve_matrix(struct visit *v, struct dflash_matrix *m, uint32_t rows
     m->plain.data = room ? carve_take(v->carve, room) : 0;
 }
 
+// By way of v->scratch, where the device cannot read the file. Groups stand one behind another, so any count of them is a matrix.
+static void pack_pieces(struct visit *v, const struct dflash_matrix *m,
+                        const struct safetensors_tensor *t) {
+    const struct ops *o = v->w->ops;
+    uint64_t groups = (uint64_t)m->q4.rows * m->q4.cols / Q4_GROUP, n;
+    uint64_t group_bytes = (uint64_t)Q4_GROUP * dtype_bytes(m->plain.dtype);
+    assert(v->scratch_bytes >= group_bytes);
+    for (uint64_t at = 0; at < groups; at += n) {
+        n = min_u64(groups - at, min_u64(v->scratch_bytes / group_bytes, PIECE_GROUPS_MAX));
+        struct q4_pack_args a = {.from = m->plain, .to = m->q4};
+        a.from.data = v->scratch;
+        a.from.rows = a.to.rows = (uint32_t)n;
+        a.from.cols = a.to.cols = Q4_GROUP;
+        a.to.codes += q4_codes_bytes(1, Q4_GROUP) * at;
+        a.to.factors += q4_factors_bytes(1, Q4_GROUP) * at;
+        o->write(o->ctx, v->scratch, (const char *)t->data + at * group_bytes, n * group_bytes);
+        o->q4_pack(o->ctx, &a);
+    }
+}
+
 static void load_matrix(struct visit *v, struct dflash_matrix *m,
                         const struct safetensors_tensor *t) {
     const struct ops *o = v->w->ops;
+    if (m->q4.rows && o->weight_room(o->ctx, t->bytes)) {
+        pack_pieces(v, m, t);
+        return;
+    }
     m->plain.data = o->weight_put(o->ctx, m->plain.data, t->data, t->bytes);
-    if (!m->q4.rows) return;
-    // The only backend with q4_pack reads the mapping in place.
-    assert(!o->weight_room(o->ctx, t->bytes));
-    o->q4_pack(o->ctx, &(struct q4_pack_args){.from = m->plain, .to = m->q4});
+    if (m->q4.rows) o->q4_pack(o->ctx, &(struct q4_pack_args){.from = m->plain, .to = m->q4});
 }
 
 static void matrix(struct visit *v, struct dflash_matrix *m, int layer, const char *name,
@@ -263,6 +288,6 @@ void dflash_weights_carve(struct dflash_weights *w, struct carve *c) {
     w->carved_bytes = c->used - before;
 }
 
-void dflash_weights_load(struct dflash_weights *w) {
-    visit_all(&(struct visit){.w = w, .mode = LOAD});
+void dflash_weights_load(struct dflash_weights *w, devptr scratch, uint64_t bytes) {
+    visit_all(&(struct visit){.w = w, .mode = LOAD, .scratch = scratch, .scratch_bytes = bytes});
 }

@@ -1,6 +1,6 @@
 /* dflash_weights: the tensors of a DFlash drafter: their names, shapes and places.
  *
- * Matrices are read where the file is mapped, or quantised to 4 bits (kernels/draft/q4.h) when they are loaded; vectors become fp32. The
+ * Matrices are read where the file is mapped or copied to the device, or quantised to 4 bits (kernels/draft/q4.h) when they are loaded; vectors become fp32. The
  * selector's codebooks stay on the host. One walk (visit) checks, lays out and loads, so the three cannot disagree; the
  * layout follows from the config alone. Engine thread, at start only. */
 #pragma once
@@ -52,4 +52,5 @@ void dflash_weights_init(struct dflash_weights *w, const struct dflash_config *c
 int dflash_weights_open(struct dflash_weights *w, const char *dir, struct err *e);
 void dflash_weights_close(struct dflash_weights *w); // zeroed is fine
 void dflash_weights_carve(struct dflash_weights *w, struct carve *c);
-void dflash_weights_load(struct dflash_weights *w);
+// scratch: device memory that is free until this returns, for at least one group of q4.h.
+void dflash_weights_load(struct dflash_weights *w, devptr scratch, uint64_t bytes);

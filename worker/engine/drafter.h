@@ -63,6 +63,9 @@ struct drafter {
         taps; // what it wants of each forward: the rows are in model.tap_rows and model.tap_final
 
     void (*carve)(void *self, struct carve *c);
+    // Issues what absorb and propose do, with the counts of rows at which launches change, and reads nothing: for ops.measure,
+    // behind a carve and before load. NULL: they need nothing beyond the memory that was carved.
+    void (*plan)(void *self);
     int (*load)(void *self,
                 struct err *e); // into what was carved; names file, tensor, wanted, found
     void (*absorb)(void *self, const struct draft_rows *rows, uint32_t count);
@@ -75,6 +78,13 @@ struct drafter {
     void (*state_write)(void *self, uint32_t slot, uint32_t rows, const void *p);
     void (*close)(void *self);
 };
+
+// The count of rows that plan tries behind n: every one where they are few, for there launches change most, then twice as many, then
+// max; beyond max: there is none.
+static inline uint32_t drafter_next_rows(uint32_t n, uint32_t max) {
+    uint32_t next = n < 32 ? n + 1 : n * 2;
+    return n < max && next > max ? max : next;
+}
 
 // A published DFlash or DFlash2 drafter in a folder. Refused by name and reason, before anything is carved: another
 // vocabulary, hidden size or depth than the target's, no rope_theta, tensors unknown or missing (ST_INVAL, ST_UNSUPPORTED).

@@ -69,10 +69,16 @@ static void carve_more(void *arg, struct carve *c) {
     d->model_bytes = carve_bytes(c) - before;
 }
 
+static void plan_more(void *arg) {
+    struct drafts *d = arg;
+    if (d->model.plan) d->model.plan(d->model.self);
+}
+
 static void take_model(struct drafts *d) {
     d->has_model = true;
     d->target->taps = d->model.taps;
     d->target->carve_more = carve_more;
+    d->target->plan_more = plan_more;
     d->target->carve_more_arg = d;
 }
 
@@ -132,8 +138,7 @@ static int check_named(const struct drafts *d, const struct engine_config *c, st
     return ST_OK;
 }
 
-int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, bool gpu,
-                struct err *e) {
+int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, struct err *e) {
     *d = (struct drafts){.target = m, .rows_max = 1};
     d->lim.quantize_min = c->drafter_quantize_min;
     costs_builtin(&d->costs);
@@ -146,16 +151,6 @@ int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c
     if (c->draft_rows > ENGINE_WINDOW_ROWS_MAX || c->draft_rows == 1)
         return err_set(e, ST_INVAL, "draft-rows: wanted 2 to %d, found %u", ENGINE_WINDOW_ROWS_MAX,
                        c->draft_rows);
-    if (gpu && is(c->drafter, "auto") && all_kinds(c)) {
-        snprintf(d->rule, sizeof d->rule, "; auto is none on a GPU: drafts are not proved there");
-        return ST_OK;
-    }
-    if (gpu)
-        return err_set(
-            e, ST_UNSUPPORTED,
-            "drafter: wanted none on a GPU, where drafts are not proved yet, found '%s', "
-            "draft-kinds '%s'",
-            c->drafter, all_kinds(c) ? "all" : c->draft_kinds);
     d->copies = may(c, ENGINE_DRAFT_COPY);
     st = open_model(d, c, e);
     set_rows(d, c);
@@ -168,6 +163,7 @@ static void drop_model(struct drafts *d) {
     d->model_bytes = 0;
     d->target->taps = (struct model_taps){0};
     d->target->carve_more = NULL;
+    d->target->plan_more = NULL;
 }
 
 bool drafts_shrink(struct drafts *d, const struct engine_config *c) {

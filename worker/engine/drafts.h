@@ -51,10 +51,8 @@ struct drafts {
     char rule[DRAFT_RULE_BYTES]; // for the report
 };
 
-// As the settings say; from then on model_carve carves the drafter too. On a GPU "auto" is none, and so is what was not asked
-// for. ST_INVAL and ST_UNSUPPORTED name the setting; otherwise as dflash_open and mtp_open.
-int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, bool gpu,
-                struct err *e);
+// As the settings say; from then on model_carve carves the drafter too. ST_INVAL and ST_UNSUPPORTED name the setting; otherwise as dflash_open and mtp_open.
+int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c, struct err *e);
 // With one kind less, because memory is short: first the drafter, then the copies. False: nothing was there that nobody asked
 // for by name.
 bool drafts_shrink(struct drafts *d, const struct engine_config *c);

@@ -220,7 +220,7 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     if (st) return st;
     eng->model.scratch_disjoint = config->scratch_disjoint;
     eng->model.spoil_dead = config->spoil_dead;
-    st = drafts_open(&eng->drafts, &eng->model, config, eng->ops.host_alloc != NULL, e);
+    st = drafts_open(&eng->drafts, &eng->model, config, e);
     if (!st) st = take_drafted_memory(eng, config, e);
     if (st) return st;
     prepare_block(eng, config);

@@ -80,12 +80,14 @@ struct model {
     devptr draw_rows, draw_ids, draw_used;      // where the device draws (kernels/sample/draw.h)
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
+    bool work_more;                             // with a drafter's operations
     devptr work_scratch, work_counters;
     struct model_taps taps;                         // before model_carve
     devptr tap_rows;                                // [taps.count][rows_max, D] f32
     devptr tap_final;                               // [rows_max, D] f32
     void (*carve_more)(void *arg, struct carve *c); // the drafter's memory; may be NULL
-    void *carve_more_arg;
+    void (*plan_more)(void *arg);                   // its operations, to be measured; may be NULL
+    void *carve_more_arg;                           // of both
     uint32_t window_rows; // of one stream's window in a round of drafts; 0: there are none
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs, planted_runs;

@@ -47,6 +47,7 @@ static void plan_all(struct model *m) {
     for (uint32_t n = 2; n < m->lim.slots; n *= 2) plan_streams(m, &r, ids, n);
     plan_streams(m, &r, ids, m->lim.slots);
     plan_window(m, &r, ids);
+    if (m->plan_more) m->plan_more(m->carve_more_arg);
     round_fini(&r);
     free(ids);
 }
@@ -55,7 +56,7 @@ bool model_measure_work(struct model *m) {
     const struct ops *o = m->ops;
     if (!o->measure) return false;
     if (m->work_rows == m->lim.rows_max && m->work_slots == m->lim.slots &&
-        m->work_pages == m->lim.pages_per_slot)
+        m->work_pages == m->lim.pages_per_slot && m->work_more == (m->plan_more != NULL))
         return false;
     struct ops_work before = m->work;
     o->measure(o->ctx, true);
@@ -65,6 +66,7 @@ bool model_measure_work(struct model *m) {
     m->work_rows = m->lim.rows_max;
     m->work_slots = m->lim.slots;
     m->work_pages = m->lim.pages_per_slot;
+    m->work_more = m->plan_more != NULL;
     return m->work.scratch_bytes != before.scratch_bytes ||
            m->work.counter_bytes != before.counter_bytes;
 }

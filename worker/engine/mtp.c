@@ -245,6 +245,23 @@ static void mtp_carve(void *self, struct carve *c) {
     t->kv = carve_take(c, m->lim.pages * model_kv_layer_page_bytes(m));
 }
 
+// Forwards of one stream's rows, and heads of as many.
+static void mtp_plan(void *self) {
+    struct mtp *t = self;
+    struct round carved = t->round;
+    uint32_t heads_max = t->m->lim.head_rows_max, end = t->m->lim.pages_per_slot * KV_PAGE_TOKENS;
+    uint32_t *ids = mem_calloc(carved.rows_max, sizeof *ids);
+    round_init(&t->round, carved.rows_max, carved.runs_max);
+    for (uint32_t n = 1; n <= carved.rows_max; n = drafter_next_rows(n, carved.rows_max)) {
+        round_add(&t->round, 0, end > n ? end - n : 0, ids, n, false);
+        forward(t);
+        draft_head_run(&t->head, t->m->head_x, min_u32(n, heads_max));
+    }
+    round_fini(&t->round);
+    t->round = carved;
+    free(ids);
+}
+
 // The host's tables of the sizes that were carved.
 static void make_tables(struct mtp *t) {
     const struct model *m = t->m;
@@ -338,11 +355,6 @@ int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *
              struct err *e) {
     struct draft_head head;
     int st = checkpoint_check_mtp(m->ckpt, e);
-    if (!st && !m->ops->draft_top)
-        st = err_set(e, ST_UNSUPPORTED,
-                     "MTP head on '%s': wanted the operation 'draft_top', found none in this "
-                     "build's backend",
-                     m->ops->device);
     if (!st) st = draft_head_init(&head, m, lim->spans, lim->spans_count, TOP, e);
     if (st) return st;
     struct mtp *t = mem_calloc(1, sizeof *t);
@@ -353,6 +365,7 @@ int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *
                             .vocab = draft_head_ids(&head),
                             .taps = {.final = true},
                             .carve = mtp_carve,
+                            .plan = mtp_plan,
                             .load = mtp_load,
                             .absorb = mtp_absorb,
                             .propose = mtp_propose,

@@ -50,7 +50,7 @@ int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
     if (!st) st = model_init(&m, &ops, ckpt, e);
     if (!st) {
         m.scratch_disjoint = a->config->scratch_disjoint;
-        st = drafts_open(&d, &m, a->config, true, e);
+        st = drafts_open(&d, &m, a->config, e);
     }
     if (!st) st = budget_make(&b, &m, &r, a->config, 0, e);
     if (!st) fill(ret, &m, &r, &b, a);

@@ -56,7 +56,9 @@ static void write_costs(struct crowd *c, struct engine *eng) {
     for (uint32_t i = 1; i < ENGINE_WINDOW_ROWS_MAX; i++)
         for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) costs.draft_ms[k][i] = 0.0001;
     costs_shape(shape, engine_info(eng));
-    CHECK_OK(costs_write(&costs, c->costs, "cpu", shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
+    CHECK_OK(
+        costs_write(&costs, c->costs, engine_info(eng)->device, shape, ENGINE_WINDOW_ROWS_MAX, &e),
+        e);
 }
 
 enum mood {

@@ -1,5 +1,6 @@
 /* Every plan, for every architecture: names a kernel that was compiled, with the argument it takes, and fits. What is wrong
  * here fails at a launch on a GPU that CI does not have. */
+#include "common/num.h"
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_append.h"
 #include "kernels/cuda/fatbin.h"
@@ -9,6 +10,15 @@
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
+#include "kernels/draft/draft_attn.h"
+#include "kernels/draft/draft_conv.h"
+#include "kernels/draft/draft_gather.h"
+#include "kernels/draft/draft_keep.h"
+#include "kernels/draft/draft_rotate.h"
+#include "kernels/draft/draft_scale.h"
+#include "kernels/draft/draft_top.h"
+#include "kernels/draft/q4_linear.h"
+#include "kernels/draft/q4_pack.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
@@ -167,6 +177,78 @@ static void plan_expert_sum(uint32_t rows_count, uint32_t v, const struct cuda_a
                     l);
 }
 
+static const struct draft_context contexts[VARIANTS] = {
+    {.ring = 5, .heads = 1, .dim = 8},
+    {.ring = 4095, .heads = 2, .dim = 64},
+    {.pages_per_slot = 3, .heads = 8, .dim = 128},
+    {.pages_per_slot = 4096, .heads = 4, .dim = DRAFT_HEAD_DIM_MAX}};
+
+static void plan_draft_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    struct draft_attn_args a = {.context = contexts[v],
+                                .blocks_count = ceil_div_u32(rows_count, 8),
+                                .rows = rows_count,
+                                .heads = contexts[v].heads * 4,
+                                .window = v * 1000};
+    draft_attn_plan(&a, arch, &no_work, l);
+    CHECK(l->scratch_bytes > 0);
+}
+
+static void plan_draft_keep(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    draft_keep_plan(
+        &(struct draft_keep_args){.context = contexts[v], .runs_count = 1, .rows = rows_count},
+        arch, &no_work, l);
+}
+
+static void plan_draft_rotate(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                              struct launch_list *l) {
+    draft_rotate_plan(
+        &(struct draft_rotate_args){.rows = rows_count, .heads = v + 1, .dim = contexts[v].dim},
+        arch, &no_work, l);
+}
+
+static void plan_draft_conv(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                            struct launch_list *l) {
+    draft_conv_plan(
+        &(struct draft_conv_args){
+            .blocks_count = 1, .rows = rows_count, .dim = hidden[v], .taps = 2, .group = 1},
+        arch, &no_work, l);
+}
+
+static void plan_draft_gather(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                              struct launch_list *l) {
+    draft_gather_plan(
+        &(struct draft_gather_args){.count = v + 1, .dim = hidden[v], .rows = rows_count}, arch,
+        &no_work, l);
+}
+
+static void plan_draft_scale(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                             struct launch_list *l) {
+    draft_scale_plan(&(struct draft_scale_args){.count = (uint64_t)rows_count * hidden[v]}, arch,
+                     &no_work, l);
+}
+
+static void plan_draft_top(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    draft_top_plan(&(struct draft_top_args){.parts_count = v + 1, .rows = rows_count, .k = 16},
+                   arch, &no_work, l);
+}
+
+static void plan_q4_pack(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                         struct launch_list *l) {
+    q4_pack_plan(&(struct q4_pack_args){.to = {.rows = rows_count * 4, .cols = 64u << v}}, arch,
+                 &no_work, l);
+}
+
+static void plan_q4_linear(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    struct q4_linear_args a = {.rows = rows_count, .parts_count = v + 1};
+    for (uint32_t i = 0; i <= v; i++)
+        a.parts[i].w = (struct q4){.rows = 4u << (2 * v), .cols = 64u << v};
+    q4_linear_plan(&a, arch, &no_work, l);
+}
+
 static void check_op(const char *op, plan_fn *plan) {
     uint32_t compiled = 0;
     for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
@@ -182,6 +264,7 @@ static void check_op(const char *op, plan_fn *plan) {
 TEST(every_plan_fits_every_architecture) {
 #define CHECK_OP(op) check_op(#op, plan_##op);
     PLANS_ALL(CHECK_OP)
+    PLANS_DRAFT(CHECK_OP)
 }
 
 // What decides a plain part's bits must not follow the count of rows. EXL3's follow linear_order.h in every kernel.

@@ -134,7 +134,7 @@ static const char *free_rows(const char *dir) {
     }
     costs_shape(shape, engine_info(eng));
     snprintf(path, sizeof path, "/tmp/draft_test.%ld.json", (long)getpid());
-    CHECK_OK(costs_write(&c, path, "cpu", shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
+    CHECK_OK(costs_write(&c, path, engine_info(eng)->device, shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
     engine_free(eng);
     return path;
 }

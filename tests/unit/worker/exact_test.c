@@ -110,7 +110,7 @@ static void check_crowd(const char *dir, const struct crowd *c, uint32_t threads
 }
 
 TEST(a_reply_is_the_same_alone_and_beside_others_for_any_chunk_and_any_threads) {
-    static const uint32_t chunks[] = {1, 16, 17, 64, WHOLE};
+    static const uint32_t chunks[] = {1, 16, 17, 64, 128, 256, WHOLE};
     uint64_t shared = 0;
     for (int m = 0; m < MODELS; m++) {
         const char *dir = tiny_model(models[m]);
@@ -135,6 +135,25 @@ TEST(the_demo_answers_the_same_alone_and_beside_others) {
     check_crowd(dir, c, 2, 64, &shared);
     check_crowd(dir, c, 3, 17, &shared);
     free(c);
+}
+
+// Kernels of a GPU change their shape with the rows of a round: the trained models there, at every border.
+TEST(the_demos_answer_the_same_whatever_the_rows_of_a_round_on_a_gpu) {
+    static const char *const folders[] = {"demo", "demo-exl3", "demo-moe-exl3"};
+    static const uint32_t chunks[] = {1, 2, 3, 8, 16, 17, 64, 128, 256};
+    char path[TINY_MODEL_PATH_BYTES];
+    uint64_t shared = 0;
+    const char *backend = getenv("RAILYARD_BACKEND");
+    if (!backend || strcmp(backend, "cuda") != 0) return;
+    for (size_t m = 0; m < sizeof folders / sizeof *folders; m++) {
+        const char *dir = demo_model_of(folders[m], path);
+        CHECK(dir);
+        struct crowd *c = crowd_of(dir);
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++)
+            check_crowd(dir, c, 2, chunks[k], &shared);
+        free(c);
+    }
+    test_note("trained models on a GPU: %llu shared rounds", (unsigned long long)shared);
 }
 
 static void check_ulp_is_seen(const char *dir) {
