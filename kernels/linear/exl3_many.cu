@@ -2,10 +2,9 @@
  * feed (sm_90a).
  *
  * A tile is 128 outputs and 64 or 128 rows; a unit of work a segment of K of a tile. Units go tile by tile, rows before outputs, and
- * every block has an equal run of them. Its warps divide the labour: one fetches rows and weights, nine decode a group of K into
- * shared memory, eight multiply, two finish a tile's outputs while the next tile is under way. Sums of segments are added in registers.
- * Of a tile that several blocks share, the one with the first segment leaves its sum in memory and the others each segment's; the
- * last to come adds and passes on.
+ * every block has an equal run of them. A warp decodes sixteen outputs' weights in registers, half a group of K while the tensor
+ * cores have the other half; a ninth warp fetches the rows. Sums of segments are added in registers. Of a tile that several blocks
+ * share, the one with the first segment leaves its sum in memory and the others each segment's; the last to come adds and finishes.
  * Order   linear_order.h's. The shape of the grid, the tiles and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    2 T N K flop; decoding, for each tile of rows. */
@@ -39,14 +38,7 @@ template <int ROWS> DEVICE_FN struct tile tile_at(const struct exl3_params &p, u
 
 #if __CUDA_ARCH__ == 900 && defined __CUDA_ARCH_FEAT_SM90_ALL
 
-enum {
-    STAGES = EXL3_MANY_STAGES,
-    FACTORS = EXL3_MANY_FACTORS,
-    WARPS = EXL3_MANY_WARPS,
-    DECODERS = EXL3_MANY_DECODERS,
-    FINISHERS = EXL3_MANY_FINISHERS,
-    PAD = EXL3_MANY_PAD,
-};
+enum { STAGES = EXL3_MANY_STAGES, WARPS = EXL3_MANY_WARPS, PAD = EXL3_MANY_PAD };
 
 // What all warps of a block know.
 struct work {
@@ -55,9 +47,7 @@ struct work {
     uint32_t groups_all;
     const char *stages;
     uint32_t stage_bytes;
-    uint32_t factors;             // shared: decoded weights
-    uint32_t full, empty;         // shared: barriers of each stage
-    uint32_t decoded, multiplied; // of each stage of decoded weights
+    uint32_t full, empty; // shared: barriers of each stage
 };
 
 DEVICE_FN uint32_t groups_of(const struct work &w, uint32_t segment) {
@@ -114,15 +104,21 @@ template <int ROWS> DEVICE_FN void fetch(const struct exl3_params &p, const stru
     }
 }
 
-// A warp's place among COUNT stages.
-template <int COUNT> struct place {
+// The product
+
+// A warp's place among the stages.
+struct place {
     uint32_t stage, turn;
-    __device__ __forceinline__ void next() {
-        bool end = stage + 1 == COUNT;
-        stage = end ? 0 : stage + 1;
-        turn += end;
-    }
 };
+
+DEVICE_FN struct place next_place(const struct place &s) {
+    bool end = s.stage + 1 == STAGES;
+    return {end ? 0 : s.stage + 1, s.turn + end};
+}
+
+DEVICE_FN void wait_stage(const struct work &w, const struct place &s) {
+    barrier_wait(w.full + s.stage * 8, s.turn & 1);
+}
 
 // Of a lane, where it says so.
 DEVICE_FN void arrive_if(uint32_t barrier, bool mine) {
@@ -132,124 +128,105 @@ DEVICE_FN void arrive_if(uint32_t barrier, bool mine) {
                  : "memory");
 }
 
-DEVICE_FN void arrive(uint32_t barrier) { // of a warp
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) barrier_arrive(barrier);
+// Where a lane's tile lies in a stage.
+template <int ROWS>
+DEVICE_FN const char *tile_of(const struct work &w, const struct place &s, uint32_t half_bits) {
+    return w.stages + s.stage * w.stage_bytes + ROWS * EXL3_GROUP_BYTES +
+           threadIdx.x % 4 * exl3_many_weights(half_bits) +
+           threadIdx.x / WARP * LINEAR_TILE * half_bits;
 }
 
-// Decoding
-
-DEVICE_FN void put_word(uint32_t shared, uint32_t word) {
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
-}
-
-// Step s of a tile, into its rows of factors: 64 inputs of an output each, in the order of steps and with rotated rows' swizzle.
-DEVICE_FN void put_step(uint32_t shared, int s, const uint32_t a[4]) {
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint32_t low = shared + g * EXL3_GROUP_BYTES + ((2 * s ^ g) * 16) + c * 4;
-    uint32_t high = shared + g * EXL3_GROUP_BYTES + (((2 * s + 1) ^ g) * 16) + c * 4;
-    put_word(low, a[0]);
-    put_word(low + 8 * EXL3_GROUP_BYTES, a[1]);
-    put_word(high, a[2]);
-    put_word(high + 8 * EXL3_GROUP_BYTES, a[3]);
-}
-
-template <int HALF_BITS>
-DEVICE_FN void decode_tile(const struct exl3_code &code, const char *tile, uint32_t shared) {
-    struct exl3_lane<HALF_BITS> l;
-    exl3_lane_take<HALF_BITS>(tile + threadIdx.x % WARP / 4 * 2 * HALF_BITS, l);
-    exl3_lane_before<HALF_BITS>(l);
-#pragma unroll
-    for (int s = 0; s < LINEAR_GROUP; s++) {
-        uint32_t a[4];
-        exl3_lane_factors<HALF_BITS>(l, code, s, a);
-        put_step(shared, s, a);
+// The weights of a group.
+template <int HALF_BITS> struct decoder {
+    struct exl3_lane<HALF_BITS> lane;
+    struct exl3_code code;
+    template <int ROWS>
+    __device__ __forceinline__ void take(const struct work &w, const struct place &s) {
+        exl3_lane_take<HALF_BITS>(
+            tile_of<ROWS>(w, s, HALF_BITS) + threadIdx.x % WARP / 4 * 2 * HALF_BITS, lane);
     }
-}
-
-// Of any width and codebook.
-DEVICE_FN void decode_any(const struct exl3 &q, const char *tile, uint32_t shared) {
-#pragma unroll 1
-    for (int s = 0; s < LINEAR_GROUP; s++) {
-        uint32_t a[4];
-        exl3_factors(reinterpret_cast<const uint32_t *>(tile), q.half_bits, q.codebook,
-                     threadIdx.x % WARP / 4, s, a);
-        put_step(shared, s, a);
+    __device__ __forceinline__ void begin() { exl3_lane_before<HALF_BITS>(lane); }
+    __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
+        exl3_lane_factors<HALF_BITS>(lane, code, s, ret);
     }
-}
-
-// A group has eight tiles of sixteen outputs, so a decoder has at most one of them; it passes over every ninth group.
-template <int ROWS> DEVICE_FN void decode(const struct exl3_params &p, const struct work &w) {
-    struct place<STAGES> from = {};
-    struct place<FACTORS> to = {};
-    uint32_t tile = threadIdx.x / WARP - WARPS;
-    for (uint32_t u = w.from; u < w.to; u++) {
-        const struct exl3 &q = p.a.parts[tile_at<ROWS>(p, u / w.segments).part].w.exl3;
-        struct exl3_code code = exl3_code_of(q.codebook, p.masks);
-        uint32_t width = q.codebook == EXL3_MUL1 ? 0 : q.half_bits;
-        for (uint32_t i = groups_of(w, u % w.segments); i; i--) {
-            if (tile < EXL3_BLOCK / LINEAR_TILE) {
-                const char *at = w.stages + from.stage * w.stage_bytes + ROWS * EXL3_GROUP_BYTES +
-                                 threadIdx.x % 4 * exl3_many_weights(q.half_bits) +
-                                 tile * LINEAR_TILE * q.half_bits;
-                uint32_t shared = w.factors + to.stage * EXL3_MANY_FACTOR_BYTES +
-                                  tile * LINEAR_TILE * EXL3_GROUP_BYTES;
-                barrier_wait(w.full + from.stage * 8, from.turn & 1);
-                barrier_wait(w.multiplied + to.stage * 8, ~to.turn & 1);
-                switch (width) {
-#define EXL3_MANY_DECODE(width)                                                                    \
-    case width: decode_tile<width>(code, at, shared); break;
-                    EXL3_WIDTHS(EXL3_MANY_DECODE)
-                default: decode_any(q, at, shared); break;
-                }
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                arrive(w.decoded + to.stage * 8);
-                arrive(w.empty + from.stage * 8);
-            }
-            tile = tile ? tile - 1 : DECODERS - 1;
-            from.next();
-            to.next();
-        }
-    }
-}
-
-// The product
-
-struct places {
-    struct place<STAGES> rows;
-    struct place<FACTORS> factors;
 };
 
-// A segment, from 0.
-template <int ROWS>
-DEVICE_FN void multiply_segment(const struct work &w, struct places &s, uint32_t groups,
-                                float (&sum)[ROWS / 2]) {
-    struct places before = s;
+// Of any width and codebook, from the stage itself.
+template <> struct decoder<0> {
+    const char *tile;
+    struct exl3 q;
+    template <int ROWS>
+    __device__ __forceinline__ void take(const struct work &w, const struct place &s) {
+        tile = tile_of<ROWS>(w, s, q.half_bits);
+    }
+    __device__ __forceinline__ void begin() {}
+    __device__ __forceinline__ void step(int s, uint32_t ret[4]) const {
+        exl3_factors(reinterpret_cast<const uint32_t *>(tile), q.half_bits, q.codebook,
+                     threadIdx.x % WARP / 4, s, ret);
+    }
+};
+
+// A segment, from 0. Half a group is decoded while the tensor cores have the half before it.
+template <int ROWS, int HALF_BITS>
+DEVICE_FN void multiply_width(struct decoder<HALF_BITS> &d, const struct work &w, struct place &s,
+                              uint32_t groups, float (&sum)[ROWS / 2]) {
+    uint32_t before = 0, a[2][2][4]; // before: the barrier of the stage before, once there is one
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) sum[i] = 0;
+    wait_stage(w, s);
+    d.template take<ROWS>(w, s);
 #pragma unroll 1
-    for (uint32_t i = 0;;) {
-        uint64_t b = wgmma_descriptor(copies_shared(w.stages) + s.rows.stage * w.stage_bytes);
-        uint64_t a = wgmma_descriptor(w.factors + s.factors.stage * EXL3_MANY_FACTOR_BYTES +
-                                      threadIdx.x / (4 * WARP) * 64 * EXL3_GROUP_BYTES);
-        barrier_wait(w.full + s.rows.stage * 8, s.rows.turn & 1);
-        barrier_wait(w.decoded + s.factors.stage * 8, s.factors.turn & 1);
+    for (uint32_t i = 0; i < groups; i++) {
+        struct place next = next_place(s), ahead = i + 1 < groups ? next : s;
+        uint64_t b = wgmma_descriptor(copies_shared(w.stages) + s.stage * w.stage_bytes);
+        d.begin();
+        d.step(0, a[0][0]);
+        d.step(1, a[0][1]);
         wgmma_fence();
-#pragma unroll
-        for (int j = 0; j < LINEAR_GROUP; j++) wgmma_shared(sum, a + 2 * j, b + 2 * j);
+        wgmma_step(sum, a[0][0], b);
+        wgmma_step(sum, a[0][1], b + 2);
+        wgmma_commit();
+        wait_stage(w, ahead);
+        wgmma_wait<1>();
+        arrive_if(before, before && threadIdx.x % WARP == 0);
+        d.step(2, a[1][0]);
+        d.step(3, a[1][1]);
+        d.template take<ROWS>(w, ahead);
+        wgmma_fence();
+        wgmma_step(sum, a[1][0], b + 4);
+        wgmma_step(sum, a[1][1], b + 6);
         wgmma_commit();
         wgmma_wait<1>();
-        bool mine = threadIdx.x % WARP == 0 && i != 0;
-        arrive_if(w.empty + before.rows.stage * 8, mine);
-        arrive_if(w.multiplied + before.factors.stage * 8, mine);
-        before = s;
-        s.rows.next();
-        s.factors.next();
-        if (++i == groups) break;
+        before = w.empty + s.stage * 8;
+        s = next;
     }
     wgmma_wait<0>();
-    arrive_if(w.empty + before.rows.stage * 8, threadIdx.x % WARP == 0);
-    arrive_if(w.multiplied + before.factors.stage * 8, threadIdx.x % WARP == 0);
+    arrive_if(before, threadIdx.x % WARP == 0);
+}
+
+// A segment of a part.
+template <int ROWS>
+DEVICE_FN void multiply_segment(const struct exl3_params &p, const struct exl3 &q,
+                                const struct work &w, struct place &s, uint32_t groups,
+                                float (&sum)[ROWS / 2]) {
+    switch (q.codebook == EXL3_MUL1 ? 0 : q.half_bits) {
+#define EXL3_MANY_MULTIPLY(width)                                                                  \
+    case width: {                                                                                  \
+        struct decoder<width> d = {                                                                \
+            .code = exl3_code_of(q.codebook, p.masks)                                              \
+        };                                                                                         \
+        multiply_width<ROWS, width>(d, w, s, groups, sum);                                         \
+        break;                                                                                     \
+    }
+        EXL3_WIDTHS(EXL3_MANY_MULTIPLY)
+    default: {
+        struct decoder<0> d = {
+            .q = q
+        };
+        multiply_width<ROWS, 0>(d, w, s, groups, sum);
+        break;
+    }
+    }
 }
 
 // The end of a tile
@@ -311,6 +288,8 @@ template <int ROWS> struct outputs {
     bool end; // there is none
 };
 
+enum { FINISHERS = EXL3_MANY_THREADS / WARP - WARPS - 1 };
+
 DEVICE_FN void wait_emptied() {
     asm volatile("bar.sync 3, %0;" ::"n"((WARPS + FINISHERS) * WARP) : "memory");
 }
@@ -353,8 +332,8 @@ DEVICE_FN void finish(const struct exl3_params &p, const struct outputs<ROWS> *o
         if (out->end) return;
         struct tile t = out->tile;
         const struct linear_part &part = p.a.parts[t.part];
-        for (uint32_t row = threadIdx.x / WARP - WARPS - DECODERS;
-             row < ROWS && t.row + row < p.a.rows; row += FINISHERS) {
+        for (uint32_t row = threadIdx.x / WARP - WARPS - 1; row < ROWS && t.row + row < p.a.rows;
+             row += FINISHERS) {
             float4 f = reinterpret_cast<const float4 *>(out->total[row])[lane];
             float v[EXL3_LANE_CHANNELS] = {f.x, f.y, f.z, f.w};
             exl3_finish_row(part, v, t.block * EXL3_BLOCK,
@@ -366,7 +345,7 @@ DEVICE_FN void finish(const struct exl3_params &p, const struct outputs<ROWS> *o
 template <int ROWS>
 DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w,
                         struct outputs<ROWS> *out, uint32_t *flag) {
-    struct places s = {};
+    struct place s = {};
     for (uint32_t u = w.from; u < w.to;) {
         uint32_t number = u / w.segments, first = u % w.segments;
         uint32_t end = w.to - u < w.segments - first ? first + w.to - u : w.segments;
@@ -374,7 +353,7 @@ DEVICE_FN void multiply(const struct exl3_params &p, const struct work &w,
         float sum[ROWS / 2];
         float all[ROWS / 2];
         for (uint32_t segment = first; segment < end; segment++) {
-            multiply_segment<ROWS>(w, s, groups_of(w, segment), sum);
+            multiply_segment<ROWS>(p, p.a.parts[t.part].w.exl3, w, s, groups_of(w, segment), sum);
             if (first)
                 slot_put<ROWS>(slot_at<ROWS>(p, w, blockIdx.x, segment), sum);
             else
@@ -404,41 +383,28 @@ template <int ROWS> DEVICE_FN void run(const struct exl3_params &p) {
                      .stages = shared,
                      .stage_bytes = exl3_many_stage(ROWS, p.half_bits_max)};
     struct outputs<ROWS> *out =
-        reinterpret_cast<struct outputs<ROWS> *>(shared + exl3_many_outputs(ROWS, p.half_bits_max));
-    w.factors = copies_shared(shared) + STAGES * w.stage_bytes;
+        reinterpret_cast<struct outputs<ROWS> *>(shared + STAGES * w.stage_bytes);
     w.full = copies_shared(barriers);
     w.empty = w.full + STAGES * 8;
-    w.decoded = w.empty + STAGES * 8;
-    w.multiplied = w.decoded + FACTORS * 8;
-    if (threadIdx.x == 0)
-        for (uint32_t i = 0; i < STAGES; i++) {
-            barrier_init(w.full + i * 8, 1);
-            barrier_init(w.empty + i * 8, WARPS + EXL3_BLOCK / LINEAR_TILE);
-            if (i >= FACTORS) continue;
-            barrier_init(w.decoded + i * 8, EXL3_BLOCK / LINEAR_TILE);
-            barrier_init(w.multiplied + i * 8, WARPS);
-        }
+    if (threadIdx.x < STAGES) {
+        barrier_init(w.full + threadIdx.x * 8, 1);
+        barrier_init(w.empty + threadIdx.x * 8, WARPS);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
     device_let_next();
-    if (threadIdx.x < WARPS * WARP) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+    if (threadIdx.x >= WARPS * WARP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         device_wait_prior();
-        multiply<ROWS>(p, w, out,
-                       reinterpret_cast<uint32_t *>(barriers + 2 * (STAGES + FACTORS) * 8));
-        return;
-    }
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    device_wait_prior();
-    if (threadIdx.x < (WARPS + DECODERS) * WARP) {
-        decode<ROWS>(p, w);
-    } else if (threadIdx.x < (WARPS + DECODERS + FINISHERS) * WARP) {
-        finish<ROWS>(p, out);
-    } else if (threadIdx.x % WARP == 0) {
         // Rows were written by ordinary stores; copies of pieces go another way.
         asm volatile("fence.proxy.async;" ::: "memory");
-        fetch<ROWS>(p, w);
+        if (threadIdx.x >= (WARPS + 1) * WARP) finish<ROWS>(p, out);
+        if (threadIdx.x == WARPS * WARP) fetch<ROWS>(p, w);
+        return;
     }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    device_wait_prior();
+    multiply<ROWS>(p, w, out, reinterpret_cast<uint32_t *>(barriers + 2 * STAGES * 8));
 }
 
 #else // the same work on the tensor cores of single warps

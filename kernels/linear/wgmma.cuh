@@ -24,28 +24,6 @@ template <int LEFT> DEVICE_FN void wgmma_wait() {
     "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),          \
         "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
 
-// sum += A B: both factors in shared memory; sums as below.
-DEVICE_FN void wgmma_shared(float (&sum)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "%32, %33, 1, 1, 1, 0, 0;"
-                 : WGMMA_D8(0), WGMMA_D8(8), WGMMA_D8(16), WGMMA_D8(24)
-                 : "l"(a), "l"(b));
-}
-
-DEVICE_FN void wgmma_shared(float (&sum)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, 1, 1, 1, 0, 0;"
-                 : WGMMA_D8(0), WGMMA_D8(8), WGMMA_D8(16), WGMMA_D8(24), WGMMA_D8(32), WGMMA_D8(40),
-                   WGMMA_D8(48), WGMMA_D8(56)
-                 : "l"(a), "l"(b));
-}
-
 // sum += A B: a: the registers of mma.sync's A factor, each warp's sixteen outputs; sums as mma.sync's of the
 // tiles of eight rows, one after another.
 DEVICE_FN void wgmma_step(float (&sum)[32], const uint32_t a[4], uint64_t b) {
