@@ -21,8 +21,9 @@ extern "C" __global__ void __launch_bounds__(ROTATE_WARPS *WARP)
     struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + (uint64_t)blockIdx.z * p.a.rows * cols,
                            p.a.rows};
     if (mine)
-        exl3_rotate_in(device_ptr<const float>(p.a.x) + (uint64_t)blockIdx.y * cols, suh, block,
-                       blockIdx.y, to);
+        exl3_rotate_in(
+            exl3_channels(device_ptr<const float>(p.a.x) + (uint64_t)blockIdx.y * cols, block), suh,
+            exl3_lane_group(block), blockIdx.y, to);
 }
 
 template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {

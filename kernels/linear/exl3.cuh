@@ -16,12 +16,10 @@ DEVICE_FN void exl3_rotate(float v[EXL3_LANE_CHANNELS]) {
     v[3] = b - d;
 #pragma unroll
     for (uint32_t lanes = 1; lanes < WARP; lanes *= 2) {
-        bool upper = threadIdx.x & lanes;
+        float sign = threadIdx.x & lanes ? -1.0f : 1.0f; // the product is exact
 #pragma unroll
-        for (int i = 0; i < EXL3_LANE_CHANNELS; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, v[i], lanes);
-            v[i] = upper ? other - v[i] : v[i] + other;
-        }
+        for (int i = 0; i < EXL3_LANE_CHANNELS; i++)
+            v[i] = fmaf(v[i], sign, __shfl_xor_sync(0xffffffffu, v[i], lanes));
     }
 #pragma unroll
     for (int i = 0; i < EXL3_LANE_CHANNELS; i++) v[i] = v[i] * 0.088388347648f;
@@ -78,10 +76,9 @@ DEVICE_FN uint32_t exl3_pair(uint32_t a, uint32_t b, const struct exl3_masks &m)
  * their own. */
 template <int HALF_BITS> struct exl3_lane { uint32_t words[1 + HALF_BITS / 2]; };
 
-// tile: in shared memory; g: which 32 symbols of its 256. All lanes of the warp, lane 4 g + c having tile c.
+// The lane's own words. mine: of its symbols, in shared memory.
 template <int HALF_BITS>
-DEVICE_FN void exl3_lane_load(const uint32_t *tile, uint32_t g, struct exl3_lane<HALF_BITS> &ret) {
-    const uint32_t *mine = tile + g * (HALF_BITS / 2);
+DEVICE_FN void exl3_lane_take(const char *mine, struct exl3_lane<HALF_BITS> &ret) {
     if (HALF_BITS % 8 == 0) {
 #pragma unroll
         for (int i = 0; i < HALF_BITS / 8; i++) {
@@ -100,9 +97,14 @@ DEVICE_FN void exl3_lane_load(const uint32_t *tile, uint32_t g, struct exl3_lane
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < HALF_BITS / 2; i++) ret.words[1 + i] = mine[i];
+        for (int i = 0; i < HALF_BITS / 2; i++)
+            ret.words[1 + i] = reinterpret_cast<const uint32_t *>(mine)[i];
     }
-    ret.words[0] = __shfl_sync(0xffffffffu, ret.words[HALF_BITS / 2], threadIdx.x + WARP - 4);
+}
+
+// The word before the lane's own. All lanes of the warp, lane 4 g + c having symbols 32 g .. of tile c.
+template <int HALF_BITS> DEVICE_FN void exl3_lane_before(struct exl3_lane<HALF_BITS> &l) {
+    l.words[0] = __shfl_sync(0xffffffffu, l.words[HALF_BITS / 2], threadIdx.x + WARP - 4);
 }
 
 // State i, 16 bits.
@@ -137,6 +139,8 @@ DEVICE_FN void exl3_lane_factors(const struct exl3_lane<HALF_BITS> &l, const str
     ret[2] = exl3_pair(x[2], x[3], code.masks);
     ret[3] = exl3_pair(x[6], x[7], code.masks);
 }
+
+#define EXL3_WIDTHS(X) X(6) X(8) X(12) // twice the bits of weights that have a form of their own
 
 /* The factor registers of one step: outputs g and g + 8, inputs 2 s + {0, 1, 8, 9} of the tile: its symbols 32 g + 8 s .. +7,
  * which stand as mma.sync wants them but for the order of the pairs. */

@@ -23,19 +23,26 @@ DEVICE_FN uint32_t *exl3_row_pair(const struct exl3_rows &r, uint32_t group, uin
     return reinterpret_cast<uint32_t *>(line + ((at / 8 ^ row % 8) * 8 + at % 8));
 }
 
-// 128 channels of a row, by a warp: times suh, rotated, rounded. suh: of the lane's four channels.
-DEVICE_FN void exl3_rotate_in(const float *x, uint2 suh, uint32_t block, uint32_t row,
+// Of 128 channels of a row, the lane's four: times suh, rotated, rounded. in: the row's; they belong to `group`.
+DEVICE_FN void exl3_rotate_in(float4 in, uint2 suh, uint32_t group, uint32_t row,
                               const struct exl3_rows &ret) {
-    uint32_t lane = threadIdx.x % WARP, first = block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
-    float4 in = *reinterpret_cast<const float4 *>(x + first);
+    uint32_t lane = threadIdx.x % WARP, c = lane % 16 / 4, h = lane % 4 / 2, s = lane % 2 * 2;
     float v[EXL3_LANE_CHANNELS] = {
         in.x * arith_from_f16((uint16_t)suh.x), in.y * arith_from_f16((uint16_t)(suh.x >> 16)),
         in.z * arith_from_f16((uint16_t)suh.y), in.w * arith_from_f16((uint16_t)(suh.y >> 16))};
     exl3_rotate(v);
-    uint32_t group = first / EXL3_GROUP, c = lane % 16 / 4, h = lane % 4 / 2, s = lane % 2 * 2;
     *exl3_row_pair(ret, group, row, 16 * s + 8 * h + 2 * c) = device_pack<DTYPE_F16>(v[0], v[1]);
     *exl3_row_pair(ret, group, row, 16 * s + 16 + 8 * h + 2 * c) =
         device_pack<DTYPE_F16>(v[2], v[3]);
+}
+
+// The lane's four of 128 neighbouring channels of a row.
+DEVICE_FN float4 exl3_channels(const float *row, uint32_t block) {
+    return reinterpret_cast<const float4 *>(row)[block * WARP + threadIdx.x % WARP];
+}
+
+DEVICE_FN uint32_t exl3_lane_group(uint32_t block) {
+    return block * 2 + threadIdx.x % WARP / 16;
 }
 
 DEVICE_FN uint2 exl3_suh(const struct weight &w, uint32_t block) {
@@ -115,7 +122,7 @@ DEVICE_FN void exl3_block(const struct linear_part &p, const struct exl3_rows &x
         for (int i = 0; i < TILES; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++) sum[i][j] = 0;
-        if (first + mine < segments)
+        if (mine < beside && first + mine < segments)
             exl3_segment<TILES>(p.w, x, first_row, count, block * LINEAR_WARPS + tile, first + mine,
                                 sum);
         for (uint32_t turn = first; turn < first + beside && turn < segments; turn++) {

@@ -1,8 +1,8 @@
 /* exl3_few: the shape of exl3_few's blocks, for the kernel and its plan. */
 #pragma once
+#include "kernels/cuda/arith.h"
 
-enum {
-    EXL3_FEW_WARPS = 24, // of a block, one a multiprocessor
-    EXL3_FEW_THREADS = EXL3_FEW_WARPS * 32,
-    EXL3_FEW_RING = 4, // stages of a warp's ring, a group each
-};
+enum { EXL3_FEW_SHARES = 16 + 24 * 32 * 16 }; // bytes of shared memory that the end takes
+
+// Warps of a block, at most; one block a multiprocessor. tiles: of eight rows.
+#define exl3_few_warps(tiles) ((tiles) == 1 ? 24 : (tiles) == 2 ? 20 : 16)

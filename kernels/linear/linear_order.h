@@ -30,14 +30,16 @@ ARITH_FN uint32_t linear_segment_steps(uint32_t cols) {
     return (groups + segments - 1) / segments * LINEAR_GROUP;
 }
 
-/* EXL3's segments. Few rows want many, so that small matrices too keep every warp busy; the kernel of many rows adds a
- * finished segment in registers, which costs it one sum a row and output. */
-ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
-    return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
+/* EXL3's segments are of whole blocks of 128 inputs, the last one of what is left. Few rows want many segments: a warp has a segment
+ * of sixteen outputs, and small matrices too must keep every warp busy. Kernels of many rows add finished segments in registers, which
+ * costs them one sum a row and output. */
+ARITH_FN uint32_t linear_exl3_groups(uint32_t cols) { // of 64 inputs, of a segment
+    uint32_t blocks = cols / EXL3_BLOCK;
+    uint32_t most = cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
+    return (blocks + most - 1) / most * (EXL3_BLOCK / (LINEAR_STEP * LINEAR_GROUP));
 }
 
-// Groups of 64 inputs of a segment; the last one may have fewer, none is empty.
-ARITH_FN uint32_t linear_exl3_groups(uint32_t cols) {
-    uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), segments = linear_exl3_segments(cols);
-    return (groups + segments - 1) / segments;
+ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
+    uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), per = linear_exl3_groups(cols);
+    return (groups + per - 1) / per;
 }

@@ -28,13 +28,15 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     uint32_t *active = device_ptr<uint32_t>(p.active);
     for (uint32_t e = threadIdx.x; e <= p.a.count; e += SORT_THREADS) first[e] = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < picks; i += SORT_THREADS) atomicAdd(&first[experts[i]], 1u);
+    for (uint32_t i = threadIdx.x; i < picks; i += SORT_THREADS)
+        atomicAdd(&first[__ldcg(experts + i)], 1u);
     __syncthreads();
     if (threadIdx.x == 0) { // counts to ends
         uint32_t at = 0, used = 0;
         for (uint32_t e = 0; e < p.a.count; e++) {
-            if (first[e]) active[++used] = e;
-            at += first[e];
+            uint32_t count = __ldcg(first + e); // what atomics left
+            if (count) active[++used] = e;
+            at += count;
             first[e] = at;
         }
         first[p.a.count] = at;
@@ -42,9 +44,10 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < picks; i += SORT_THREADS) {
-        uint32_t to = atomicSub(&first[experts[i]], 1u) - 1; // ends to beginnings
+        uint32_t expert = __ldcg(experts + i),
+                 to = atomicSub(&first[expert], 1u) - 1; // ends to beginnings
         device_ptr<uint32_t>(p.picks)[to] = i;
-        device_ptr<uint32_t>(p.owner)[to] = experts[i];
+        device_ptr<uint32_t>(p.owner)[to] = expert;
         device_ptr<uint32_t>(p.place)[i] = to;
     }
 }
@@ -60,9 +63,9 @@ struct pick {
 };
 
 DEVICE_FN struct pick pick_at(const struct experts_params &p, uint32_t i) {
-    uint32_t number = device_ptr<const uint32_t>(p.owner)[i];
-    return {expert_at(p, number), device_ptr<const uint32_t>(p.picks)[i] / p.a.per_token,
-            i - device_ptr<const uint32_t>(p.first)[number]};
+    uint32_t number = __ldcg(device_ptr<const uint32_t>(p.owner) + i);
+    return {expert_at(p, number), __ldcg(device_ptr<const uint32_t>(p.picks) + i) / p.a.per_token,
+            i - __ldcg(device_ptr<const uint32_t>(p.first) + number)};
 }
 
 // Where sorted pick i's values for a matrix go: its line of the first span is line i of `lines`, all of which have n lines a span.
@@ -119,8 +122,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float v[4], u[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            v[j] = channel + j < p.a.width ? gates[channel + j] : 0;
-            u[j] = channel + j < p.a.width ? ups[channel + j] : 0;
+            v[j] = channel + j < p.a.width ? __ldcg(gates + channel + j) : 0;
+            u[j] = channel + j < p.a.width ? __ldcg(ups + channel + j) : 0;
         }
         experts_finish(v, gate.exl3, channel);
         experts_finish(u, up.exl3, channel);
@@ -144,13 +147,13 @@ DEVICE_FN struct product product_of(const struct experts_params &p, bool down) {
     const uint32_t *active = device_ptr<const uint32_t>(p.active);
     const uint32_t *first = device_ptr<const uint32_t>(p.first);
     struct product k = {};
-    if (blockIdx.y >= active[0]) return k;
-    uint32_t number = active[1 + blockIdx.y];
+    if (blockIdx.y >= __ldcg(active)) return k;
+    uint32_t number = __ldcg(active + 1 + blockIdx.y);
     const struct expert &e = expert_at(p, number);
     uint64_t n = (uint64_t)p.a.rows * p.a.per_token;
     k.w = down ? e.down : blockIdx.z ? e.up : e.gate;
-    k.from = first[number];
-    k.to = first[number + 1];
+    k.from = __ldcg(first + number);
+    k.to = __ldcg(first + number + 1);
     k.lines = device_ptr<const unsigned char>(p.lines) +
               (down ? 2 : blockIdx.z) * lines_bytes(n, p.a.dim) + (uint64_t)k.from * WIDE_LINE;
     k.out = device_ptr<float>(down ? p.out : blockIdx.z ? p.up : p.gate);
@@ -231,10 +234,11 @@ DEVICE_FN void run_f32(const struct experts_params &p, const struct product &k) 
         if (n >= k.w.rows) return;
         const float *w = device_ptr<const float>(k.w.data) + (uint64_t)n * cols;
         for (uint32_t r = k.from; r < k.to; r++) {
-            uint32_t row = p.down ? r : device_ptr<const uint32_t>(p.picks)[r] / p.a.per_token;
+            uint32_t row =
+                p.down ? r : __ldcg(device_ptr<const uint32_t>(p.picks) + r) / p.a.per_token;
             const float *x = all + (uint64_t)row * cols;
             float sum = 0;
-            for (uint32_t c = lane; c < cols; c += WARP) sum = fmaf(x[c], w[c], sum);
+            for (uint32_t c = lane; c < cols; c += WARP) sum = fmaf(__ldcg(x + c), w[c], sum);
             sum = device_warp_sum(sum);
             if (lane == 0) k.out[(uint64_t)r * k.w.rows + n] = sum;
         }
@@ -276,18 +280,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) experts_add(const struct e
             if (done + i >= k) break;
             uint32_t which = 0;
             for (uint32_t base = 0; base < k; base += WARP) {
-                uint32_t mine = base + lane < k ? experts[base + lane] : UINT32_MAX, lower = 0;
-                for (uint32_t j = 0; j < k; j++) lower += experts[j] < mine;
+                uint32_t mine = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX,
+                         lower = 0;
+                for (uint32_t j = 0; j < k; j++) lower += __ldcg(experts + j) < mine;
                 uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == done + i);
                 if (found) which = base + __ffs(found) - 1;
             }
-            number[i] = experts[which];
-            weight[i] = weights[which];
+            number[i] = __ldcg(experts + which);
+            weight[i] = __ldcg(weights + which);
             uint64_t at = t * k + which;
-            if (p.place) at = device_ptr<const uint32_t>(p.place)[at];
+            if (p.place) at = __ldcg(device_ptr<const uint32_t>(p.place) + at);
             const float *out = device_ptr<const float>(p.out) + at * p.a.dim;
 #pragma unroll
-            for (int j = 0; j < 4; j++) v[i][j] = channel + j < p.a.dim ? out[channel + j] : 0;
+            for (int j = 0; j < 4; j++)
+                v[i][j] = channel + j < p.a.dim ? __ldcg(out + channel + j) : 0;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {

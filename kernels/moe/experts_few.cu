@@ -44,7 +44,7 @@ DEVICE_FN uint32_t find_rows(const struct experts_args &a, uint32_t pick, uint32
     const uint32_t *experts = device_ptr<const uint32_t>(a.experts);
     uint32_t lane = threadIdx.x % WARP, all = a.rows * a.per_token, count = 0, first = pick;
     for (uint32_t base = 0; base < all; base += WARP) {
-        bool mine = base + lane < all && experts[base + lane] == number;
+        bool mine = base + lane < all && __ldcg(experts + base + lane) == number;
         uint32_t found = __ballot_sync(0xffffffffu, mine);
         if (mine && threadIdx.x < WARP)
             ret_picks[count + __popc(found & ((1u << lane) - 1))] = base + lane;
@@ -57,7 +57,7 @@ DEVICE_FN uint32_t find_rows(const struct experts_args &a, uint32_t pick, uint32
 
 DEVICE_FN const struct expert &expert_of(const struct experts_args &a, uint32_t pick,
                                          uint32_t *ret_number) {
-    *ret_number = device_ptr<const uint32_t>(a.experts)[pick];
+    *ret_number = __ldcg(device_ptr<const uint32_t>(a.experts) + pick);
     return device_ptr<const struct expert>(a.dev_table)[*ret_number];
 }
 
@@ -83,7 +83,7 @@ DEVICE_FN void load_channels(const struct work &k, uint32_t up, uint32_t pick, u
     const float *sums = k.sums(up, 0, pick) + first;
     if (!q.half_bits) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = first + j < w.rows ? sums[j] : 0;
+        for (int j = 0; j < 4; j++) v[j] = first + j < w.rows ? __ldcg(sums + j) : 0;
         return;
     }
     uint64_t apart = (uint64_t)k.p.a.rows * k.p.a.per_token * k.p.a.width;
@@ -143,9 +143,10 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     if (!k.count || !k.w.exl3.half_bits || blockIdx.x >= blocks * p.splits) return;
     uint32_t block = blockIdx.x % blocks, segments = linear_exl3_segments(k.w.cols);
     uint32_t groups = k.w.cols / STREAM_SPAN, per = linear_exl3_groups(k.w.cols);
-    uint32_t mine = p.down ? segments : segments / p.splits; // segments of this block
+    uint32_t mine = p.down ? segments : (segments + p.splits - 1) / p.splits; // of this block
     uint32_t segment = p.down ? 0 : blockIdx.x / blocks * mine, from = segment * per;
     uint32_t to = from + mine * per < groups ? from + mine * per : groups;
+    if (segment >= segments) return;
     uint32_t ring_bytes = EXPERTS_RING * p.slot_bytes;
     unsigned char *slots = shared + warp * ring_bytes;
     uint32_t tile = block * WARPS + warp;
@@ -242,9 +243,10 @@ DEVICE_FN void run_f32(const struct work &k) {
     for (uint32_t n = blockIdx.x * WARPS + threadIdx.x / WARP; n < k.w.rows; n += gridDim.x * WARPS)
         for (uint32_t r = 0; r < k.count; r++) {
             const float *w = device_ptr<const float>(k.w.data) + (uint64_t)n * cols;
-            const float *x = k.p.down ? reinterpret_cast<const float *>(k.x) + r * cols : k.row(r);
+            const float *kept = reinterpret_cast<const float *>(k.x) + r * cols, *x = k.row(r);
             float sum = 0;
-            for (uint32_t i = lane; i < cols; i += WARP) sum = fmaf(x[i], w[i], sum);
+            for (uint32_t i = lane; i < cols; i += WARP)
+                sum = fmaf(k.p.down ? kept[i] : __ldcg(x + i), w[i], sum);
             sum = device_warp_sum(sum);
             if (lane == 0) sink.store(r, n, sum);
         }

@@ -96,12 +96,12 @@ static bool plan_few(const struct experts_args *a, struct kinds before, struct k
     uint32_t picks = a->rows * a->per_token, cols = max_u32(a->dim, a->width);
     uint32_t half_bits = max_u32(before.half_bits, after.half_bits);
     struct experts_few_params p = {.a = *a, .slot_bytes = 64 * half_bits};
-    p.segments = linear_exl3_segments(a->dim);
+    p.segments = before.exl3 ? linear_exl3_segments(a->dim) : 1;
     p.splits = few_splits(a, p.segments, arch->sm_count);
     uint32_t rows_bytes =
         a->rows * (uint32_t)align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
-    uint32_t up_groups =
-        min_u32(linear_exl3_groups(a->dim) * (p.segments / p.splits) + 2, a->dim / 64);
+    uint32_t up_groups = before.exl3 ? linear_exl3_groups(a->dim) : 0;
+    up_groups = min_u32(up_groups * ceil_div_u32(p.segments, p.splits) + 2, a->dim / 64);
     uint64_t exl3 = RINGS * p.slot_bytes + a->rows * 128 * max_u32(up_groups, a->width / 64);
     uint64_t plain = EXPERTS_FEW_RING_BYTES + rows_bytes, at = 0;
     if (a->rows > EXPERTS_FEW_ROWS || max_u64(plain, exl3) + STATIC_BYTES > arch->shared_max)
@@ -114,7 +114,8 @@ static bool plan_few(const struct experts_args *a, struct kinds before, struct k
         uint32_t shares = ceil_div_u32(p.down ? a->dim : a->width, EXL3_BLOCK);
         if (k.exl3) add_few(ret, "experts_few_exl3", &p, p.down ? shares : shares * p.splits, exl3);
         if (k.plain)
-            add_few(ret, "experts_few_plain", &p, p.down ? shares : shares * p.segments, plain);
+            add_few(ret, "experts_few_plain", &p,
+                    p.down ? shares : shares * linear_segments(a->dim), plain);
     }
     struct experts_params sum = {.a = *a, .out = p.out};
     add(ret, "experts_add", &sum, ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1,
