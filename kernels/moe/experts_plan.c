@@ -88,23 +88,26 @@ static uint32_t few_splits(const struct experts_args *a, uint32_t segments, uint
     return splits;
 }
 
-// False where the rows do not fit into shared memory.
+// False where the rows do not fit into shared memory. That, and what is taken of the scratch, follows from the sizes alone: the
+// table may be empty when only they are asked for.
 static bool plan_few(const struct experts_args *a, struct kinds before, struct kinds after,
                      const struct cuda_arch *arch, const struct cuda_work *w,
                      struct launch_list *ret) {
     enum { STATIC_BYTES = 9 << 10, RINGS = EXPERTS_FEW_WARPS * EXPERTS_RING };
-    uint32_t picks = a->rows * a->per_token, cols = max_u32(a->dim, a->width);
-    uint32_t half_bits = max_u32(before.half_bits, after.half_bits);
-    struct experts_few_params p = {.a = *a, .slot_bytes = 64 * half_bits};
-    p.segments = before.exl3 ? linear_exl3_segments(a->dim) : 1;
-    p.splits = few_splits(a, p.segments, arch->sm_count);
-    uint32_t rows_bytes =
-        a->rows * (uint32_t)align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
-    uint32_t up_groups = before.exl3 ? linear_exl3_groups(a->dim) : 0;
-    up_groups = min_u32(up_groups * ceil_div_u32(p.segments, p.splits) + 2, a->dim / 64);
-    uint64_t exl3 = RINGS * p.slot_bytes + a->rows * 128 * max_u32(up_groups, a->width / 64);
+    uint32_t picks = a->rows * a->per_token, cols = max_u32(a->dim, a->width), groups = 0;
+    struct experts_few_params p = {.a = *a, .segments = 1, .splits = 1};
+    p.slot_bytes = 64 * max_u32(before.half_bits, after.half_bits);
+    if (a->dim % EXL3_BLOCK == 0) {
+        p.segments = linear_exl3_segments(a->dim);
+        p.splits = few_splits(a, p.segments, arch->sm_count);
+        groups = linear_exl3_groups(a->dim) * ceil_div_u32(p.segments, p.splits) + 2;
+    }
+    groups = max_u32(min_u32(groups, a->dim / 64), a->width / 64);
+    uint64_t rows_bytes = a->rows * align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
     uint64_t plain = EXPERTS_FEW_RING_BYTES + rows_bytes, at = 0;
-    if (a->rows > EXPERTS_FEW_ROWS || max_u64(plain, exl3) + STATIC_BYTES > arch->shared_max)
+    uint64_t exl3 = RINGS * p.slot_bytes + (uint64_t)a->rows * groups * 128;
+    uint64_t most = RINGS * 64 * EXL3_HALF_BITS_MAX + (uint64_t)a->rows * groups * 128;
+    if (a->rows > EXPERTS_FEW_ROWS || max_u64(plain, most) + STATIC_BYTES > arch->shared_max)
         return false;
     p.sums = take(w->scratch, &at, 2ull * p.segments * picks * a->width * sizeof(float));
     p.out = take(w->scratch, &at, (uint64_t)picks * a->dim * sizeof(float));
