@@ -76,33 +76,7 @@ DEVICE_FN uint32_t exl3_pair(uint32_t a, uint32_t b, const struct exl3_masks &m)
  * their own. */
 template <int HALF_BITS> struct exl3_lane { uint32_t words[1 + HALF_BITS / 2]; };
 
-// The lane's own words. mine: of its symbols, in memory that no kernel writes.
-template <int HALF_BITS>
-DEVICE_FN void exl3_lane_load(const char *mine, struct exl3_lane<HALF_BITS> &ret) {
-    if (HALF_BITS % 8 == 0) {
-#pragma unroll
-        for (int i = 0; i < HALF_BITS / 8; i++) {
-            uint4 v = __ldg(reinterpret_cast<const uint4 *>(mine) + i);
-            ret.words[1 + 4 * i] = v.x;
-            ret.words[2 + 4 * i] = v.y;
-            ret.words[3 + 4 * i] = v.z;
-            ret.words[4 + 4 * i] = v.w;
-        }
-    } else if (HALF_BITS % 4 == 0) {
-#pragma unroll
-        for (int i = 0; i < HALF_BITS / 4; i++) {
-            uint2 v = __ldg(reinterpret_cast<const uint2 *>(mine) + i);
-            ret.words[1 + 2 * i] = v.x;
-            ret.words[2 + 2 * i] = v.y;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < HALF_BITS / 2; i++)
-            ret.words[1 + i] = __ldg(reinterpret_cast<const uint32_t *>(mine) + i);
-    }
-}
-
-// The same, from shared memory.
+// The lane's own words. mine: of its symbols, in shared memory.
 template <int HALF_BITS>
 DEVICE_FN void exl3_lane_take(const char *mine, struct exl3_lane<HALF_BITS> &ret) {
     if (HALF_BITS % 8 == 0) {
@@ -166,65 +140,7 @@ DEVICE_FN void exl3_lane_factors(const struct exl3_lane<HALF_BITS> &l, const str
     ret[3] = exl3_pair(x[6], x[7], code.masks);
 }
 
-/* Where a lane's words are: its symbols of the first group of some; those of the next group are `step` bytes further. */
-struct exl3_source {
-    const char *at;
-    uint32_t step;
-    uint32_t half_bits; // 0: its weights have no form of their own
-};
-
-// The words that a warp has loaded before their turn: of the next 128 inputs.
-enum { EXL3_AHEAD = 2, EXL3_AHEAD_WORDS = 6 };
-struct exl3_ahead {
-    uint32_t words[EXL3_AHEAD][EXL3_AHEAD_WORDS];
-};
-
 #define EXL3_WIDTHS(X) X(6) X(8) X(12) // twice the bits of weights that have a form of their own
-
-// Of a tile of sixteen outputs.
-DEVICE_FN struct exl3_source exl3_source_of(const struct weight &w, uint32_t tile,
-                                            uint32_t first_group) {
-    uint32_t half_bits = w.exl3.half_bits, lane = threadIdx.x % WARP;
-    uint32_t row = w.rows * half_bits; // bytes of sixteen inputs
-    uint32_t step = 4 * row;
-    const char *at = device_ptr<const char>(w.data) + (uint64_t)first_group * step +
-                     (uint64_t)tile * 16 * half_bits + lane % 4 * row + lane / 4 * 2 * half_bits;
-    return {at, step, w.exl3.codebook == EXL3_MUL1 ? 0 : half_bits};
-}
-
-template <int HALF_BITS>
-DEVICE_FN void exl3_ahead_get(const struct exl3_ahead &a, struct exl3_lane<HALF_BITS> *ret) {
-#pragma unroll
-    for (int i = 0; i < EXL3_AHEAD; i++)
-#pragma unroll
-        for (int j = 0; j < HALF_BITS / 2; j++) ret[i].words[1 + j] = a.words[i][j];
-}
-
-template <int HALF_BITS>
-DEVICE_FN void exl3_ahead_put(struct exl3_ahead &a, const struct exl3_lane<HALF_BITS> *l) {
-#pragma unroll
-    for (int i = 0; i < EXL3_AHEAD; i++)
-#pragma unroll
-        for (int j = 0; j < HALF_BITS / 2; j++) a.words[i][j] = l[i].words[1 + j];
-}
-
-template <int HALF_BITS>
-DEVICE_FN void exl3_ahead_width(struct exl3_ahead &a, const struct exl3_source &s) {
-    struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
-#pragma unroll
-    for (int i = 0; i < EXL3_AHEAD; i++)
-        exl3_lane_load<HALF_BITS>(s.at + i * (uint64_t)s.step, l[i]);
-    exl3_ahead_put<HALF_BITS>(a, l);
-}
-
-// Loads the first groups' words.
-DEVICE_FN void exl3_ahead_load(struct exl3_ahead &a, const struct exl3_source &s) {
-    switch (s.half_bits) {
-#define EXL3_AHEAD_LOAD(width)                                                                     \
-    case width: exl3_ahead_width<width>(a, s); break;
-        EXL3_WIDTHS(EXL3_AHEAD_LOAD)
-    }
-}
 
 /* The factor registers of one step: outputs g and g + 8, inputs 2 s + {0, 1, 8, 9} of the tile: its symbols 32 g + 8 s .. +7,
  * which stand as mma.sync wants them but for the order of the pairs. */

@@ -122,7 +122,7 @@ DEVICE_FN void exl3_block(const struct linear_part &p, const struct exl3_rows &x
         for (int i = 0; i < TILES; i++)
 #pragma unroll
             for (int j = 0; j < 4; j++) sum[i][j] = 0;
-        if (first + mine < segments)
+        if (mine < beside && first + mine < segments)
             exl3_segment<TILES>(p.w, x, first_row, count, block * LINEAR_WARPS + tile, first + mine,
                                 sum);
         for (uint32_t turn = first; turn < first + beside && turn < segments; turn++) {

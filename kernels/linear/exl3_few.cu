@@ -3,7 +3,7 @@
  * A unit of work is a tile of sixteen outputs and some segments of K that a warp adds up (`chain`, one or all of them). Units go by
  * parts, then by K, then by outputs, and every block has an equal run of them: its rows are then a short piece of K, which it holds
  * in shared memory, rotating up to eight of them itself. Units of a run go to the warps in turn. A warp decodes a group of K in
- * registers, two groups behind its loads. Sums go to memory; the block that brings the last ones of 128 outputs finishes them.
+ * registers, from a ring of its own that asynchronous copies fill. Sums go to memory; the block that brings the last ones of 128 outputs finishes them.
  * Order   linear_order.h's. The shape of the grid, the chain and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    decoding: 5 to 6 instructions a weight. */
@@ -11,6 +11,7 @@
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_ring.cuh"
 
 // Units
 
@@ -52,16 +53,31 @@ DEVICE_FN struct span span_at(const struct exl3_params &p, uint32_t u) {
 
 // The product
 
-// A warp, between its units.
-struct warp {
-    struct exl3_source source; // of the unit in hand
-    struct exl3_ahead ahead;   // its first words
-    uint32_t rows, rows_step;  // the lane's address of the rows' first group; from group to group
+// What a warp fetches, ahead of what it multiplies.
+struct ahead {
+    struct exl3_ring ring;
+    uint32_t unit, to;   // the next to fetch; the end of the block's
+    uint32_t end;        // of the span of the unit in hand
+    uint32_t groups;     // of a unit of that span
+    uint32_t turn_bytes; // from a unit of the warp to the next one in that span
 };
 
-DEVICE_FN struct exl3_source source_of(const struct exl3_params &p, uint32_t unit) {
-    struct span s = span_at(p, unit);
-    return exl3_source_of(p.a.parts[s.part].w, s.tile, s.from);
+DEVICE_FN void fill(const struct exl3_params &p, struct ahead &a) {
+    if (!a.ring.left && a.unit < a.to) {
+        if (a.unit < a.end) {
+            a.ring.at += (int64_t)a.turn_bytes - (int64_t)a.groups * a.ring.step;
+            a.ring.left = a.groups / EXL3_RING_GROUPS;
+        } else {
+            struct span s = span_at(p, a.unit);
+            const struct weight &w = p.a.parts[s.part].w;
+            a.end = s.end;
+            a.groups = s.to - s.from;
+            a.turn_bytes = blockDim.x / WARP * LINEAR_TILE * w.exl3.half_bits;
+            exl3_ring_aim(a.ring, w, s.tile, s.from, a.groups);
+        }
+        a.unit += blockDim.x / WARP;
+    }
+    exl3_ring_fill(a.ring);
 }
 
 DEVICE_FN void load_factors(uint32_t shared, uint32_t ret[4]) {
@@ -110,72 +126,51 @@ DEVICE_FN void add(float total[TILES][4], const float sum[TILES][4], bool first)
         for (int j = 0; j < 4; j++) total[i][j] = first ? sum[i][j] : total[i][j] + sum[i][j];
 }
 
-// Has a unit's words fetched to the second level of cache: a lane has every eighth group, of a tile.
-DEVICE_FN void fetch_ahead(const struct exl3_source &s, uint32_t groups) {
-    uint32_t lane = threadIdx.x % WARP;
-    const char *at = s.at - lane / 4 * 2 * s.half_bits + (uint64_t)(lane / 4) * s.step;
-    for (uint32_t group = lane / 4; group < groups; group += 8) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-        at += 8 * (uint64_t)s.step;
-    }
-}
-
-// A unit whose first words are loaded; loads those of the next one on the way, if that has the same width.
+// A unit. rows: the lane's address of its rows' first group; from group to group it is rows_step. HALF_BITS 0: of any width and
+// codebook.
 template <int TILES, int HALF_BITS>
-DEVICE_FN void multiply_width(const struct exl3_params &p, const struct exl3_code &code,
-                              struct warp &w, const struct exl3_source &next, uint32_t groups,
+DEVICE_FN void multiply_width(const struct exl3_params &p, const struct exl3 &q, struct ahead &w,
+                              uint32_t rows, uint32_t rows_step, uint32_t groups,
                               float total[TILES][4]) {
-    struct exl3_lane<HALF_BITS> l[EXL3_AHEAD];
-    exl3_ahead_get<HALF_BITS>(w.ahead, l);
-    const char *at = w.source.at + EXL3_AHEAD * (uint64_t)w.source.step;
-    uint32_t step = w.source.step, rows = w.rows, last = rows + (groups - EXL3_AHEAD) * w.rows_step;
+    struct exl3_code code = exl3_code_of(q.codebook, p.masks);
+    uint32_t half_bits = HALF_BITS ? HALF_BITS : q.half_bits;
+    uint32_t g = threadIdx.x % WARP / 4, lane_at = threadIdx.x % 4 * LINEAR_TILE * half_bits;
+    if (HALF_BITS) lane_at += g * 2 * half_bits;
     for (uint32_t from = 0; from < groups; from += p.groups) {
-        uint32_t end = rows + (groups - from < p.groups ? groups - from : p.groups) * w.rows_step;
+        uint32_t end = rows + (groups - from < p.groups ? groups - from : p.groups) * rows_step;
         float sum[TILES][4];
         clear<TILES>(sum);
 #pragma unroll 1
         while (rows != end) {
-            if (rows == last) { // what follows is the next unit's
-                at = next.at;
-                step = next.step;
-            }
+            const char *at = exl3_ring_take(w.ring) + lane_at;
+            if (HALF_BITS) {
+                struct exl3_lane<HALF_BITS ? HALF_BITS : 8> l[EXL3_RING_GROUPS];
 #pragma unroll
-            for (int j = 0; j < EXL3_AHEAD; j++) {
-                exl3_lane_before<HALF_BITS>(l[j]);
-                multiply_group<TILES, HALF_BITS>(l[j], code, rows, sum);
-                exl3_lane_load<HALF_BITS>(at, l[j]);
-                at += step;
-                rows += w.rows_step;
+                for (int j = 0; j < EXL3_RING_GROUPS; j++) {
+                    exl3_lane_take(at + j * EXL3_GROUP * HALF_BITS, l[j]);
+                    exl3_lane_before(l[j]);
+                }
+                fill(p, w);
+#pragma unroll
+                for (int j = 0; j < EXL3_RING_GROUPS; j++) {
+                    multiply_group<TILES>(l[j], code, rows, sum);
+                    rows += rows_step;
+                }
+            } else {
+                fill(p, w);
+#pragma unroll 1
+                for (int step = 0; step < EXL3_RING_GROUPS * LINEAR_GROUP; step += 2) {
+                    const uint32_t *tile = reinterpret_cast<const uint32_t *>(
+                        at + step / LINEAR_GROUP * EXL3_GROUP * half_bits);
+                    uint32_t a[2][4];
+                    exl3_factors(tile, half_bits, q.codebook, g, step % LINEAR_GROUP, a[0]);
+                    exl3_factors(tile, half_bits, q.codebook, g, step % LINEAR_GROUP + 1, a[1]);
+                    multiply_steps<TILES>(a, rows ^ step % LINEAR_GROUP * 32, sum);
+                    if (step % LINEAR_GROUP) rows += rows_step;
+                }
             }
         }
         add<TILES>(total, sum, from == 0);
-    }
-    exl3_ahead_put<HALF_BITS>(w.ahead, l);
-}
-
-// Of any width and codebook, from memory itself.
-template <int TILES>
-DEVICE_FN void multiply_any(const struct exl3_params &p, const struct weight &weight,
-                            struct warp &w, const struct span &s, uint32_t number,
-                            float total[TILES][4]) {
-    const struct exl3 &q = weight.exl3;
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, rows = w.rows;
-    uint64_t words = 4ull * q.half_bits, row = weight.rows / LINEAR_TILE * words;
-    const uint32_t *tile = device_ptr<const uint32_t>(weight.data) + number * words;
-    for (uint32_t from = s.from; from < s.to; from += p.groups) {
-        uint32_t end = s.to - from < p.groups ? s.to : from + p.groups;
-        float sum[TILES][4];
-        clear<TILES>(sum);
-#pragma unroll 1
-        for (uint32_t half = 2 * from; half < 2 * end; half++) {
-            const uint32_t *mine = tile + (half / 2 * LINEAR_GROUP + c) * row;
-            uint32_t a[2][4], step = half % 2 * 2;
-            exl3_factors(mine, q.half_bits, q.codebook, g, step, a[0]);
-            exl3_factors(mine, q.half_bits, q.codebook, g, step + 1, a[1]);
-            multiply_steps<TILES>(a, (rows + (half / 2 - s.from) * w.rows_step) ^ half % 2 * 64,
-                                  sum);
-        }
-        add<TILES>(total, sum, from == s.from);
     }
 }
 
@@ -196,35 +191,23 @@ DEVICE_FN void put(const struct exl3_params &p, const struct span &s, uint32_t t
                 __stcg(mine + (i * EXL3_STEP_ROWS + j % 2) * EXL3_BLOCK + j / 2 * 8, sum[i][j]);
 }
 
-/* A warp's units of a span, from `unit` on, in turns of all warps; returns the next one behind the span. to: the end of the block's
- * units. */
+// A warp's units of a span, from `unit` on, in turns of all warps; returns the next one behind the span. rows: as above.
 template <int TILES>
-DEVICE_FN uint32_t multiply_span(const struct exl3_params &p, const struct span &s, struct warp &w,
-                                 uint32_t unit, uint32_t to) {
+DEVICE_FN uint32_t multiply_span(const struct exl3_params &p, const struct span &s, struct ahead &w,
+                                 uint32_t rows, uint32_t unit) {
     const struct weight &weight = p.a.parts[s.part].w;
-    struct exl3_code code = exl3_code_of(weight.exl3.codebook, p.masks);
-    uint32_t turn = blockDim.x / WARP, first = s.end - weight.rows / LINEAR_TILE; // unit of tile 0
-    uint32_t turn_bytes = turn * LINEAR_TILE * weight.exl3.half_bits;
-    while (unit < to && unit < s.end) {
+    const struct exl3 &q = weight.exl3;
+    uint32_t first = s.end - weight.rows / LINEAR_TILE; // unit of tile 0
+    uint32_t rows_step = p.a.rows * EXL3_GROUP_BYTES, groups = s.to - s.from;
+    for (; unit < w.to && unit < s.end; unit += blockDim.x / WARP) {
         float total[TILES][4];
-        struct exl3_source next = w.source;
-        if (unit + turn < s.end && unit + turn < to)
-            next.at += turn_bytes;
-        else if (unit + turn < to)
-            next = source_of(p, unit + turn);
-        if (unit + turn < to) fetch_ahead(next, s.to - s.from);
-        bool same = next.half_bits == w.source.half_bits;
-        struct exl3_source ahead = same ? next : w.source; // else loaded for nothing
-        switch (w.source.half_bits) {
+        switch (q.codebook == EXL3_MUL1 ? 0 : q.half_bits) {
 #define EXL3_FEW_MULTIPLY(width)                                                                   \
-    case width: multiply_width<TILES, width>(p, code, w, ahead, s.to - s.from, total); break;
+    case width: multiply_width<TILES, width>(p, q, w, rows, rows_step, groups, total); break;
             EXL3_WIDTHS(EXL3_FEW_MULTIPLY)
-        default: multiply_any<TILES>(p, weight, w, s, unit - first, total); break;
+        default: multiply_width<TILES, 0>(p, q, w, rows, rows_step, groups, total); break;
         }
         put<TILES>(p, s, unit - first, total);
-        w.source = next;
-        if (!same) exl3_ahead_load(w.ahead, w.source);
-        unit += turn;
     }
     return unit;
 }
@@ -354,20 +337,16 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane % EXL3_STEP_ROWS;
     uint32_t from = (uint32_t)((uint64_t)p.units * blockIdx.x / gridDim.x);
     uint32_t to = (uint32_t)((uint64_t)p.units * (blockIdx.x + 1) / gridDim.x);
-    struct warp w = {};
-    w.rows_step = p.a.rows * EXL3_GROUP_BYTES;
     uint32_t lane_row = row < p.a.rows ? row : p.a.rows - 1;
     uint32_t lane_at = copies_shared(shared) + lane_row * EXL3_GROUP_BYTES +
                        (lane / EXL3_STEP_ROWS ^ lane_row) * 16;
     device_let_next();
-    uint32_t next = from + warp;
-    if (next < to) {
-        struct span s = span_at(p, next);
-        w.source = exl3_source_of(p.a.parts[s.part].w, s.tile, s.from);
-        exl3_ahead_load(w.ahead, w.source);
-        fetch_ahead(w.source, s.to - s.from);
-    }
+    struct ahead w = {.unit = from + warp, .to = to};
+    w.ring.stage_bytes = EXL3_RING_GROUPS * EXL3_GROUP * p.half_bits_max;
+    w.ring.base = shared + p.buffers * p.rows_bytes + warp * EXL3_RING * w.ring.stage_bytes;
+    for (int i = 0; i < EXL3_RING - 1; i++) fill(p, w);
     device_wait_prior();
+    uint32_t next = from + warp;
     uint32_t have = from, nth = 0; // units before it find their rows in shared memory
     for (uint32_t at = from; at < to; nth++) {
         if (at == have) {
@@ -385,8 +364,7 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
             __syncthreads();
         }
         struct span s = span_at(p, at);
-        w.rows = lane_at + nth % p.buffers * p.rows_bytes;
-        next = multiply_span<TILES>(p, s, w, next, to);
+        next = multiply_span<TILES>(p, s, w, lane_at + nth % p.buffers * p.rows_bytes, next);
         at = s.end;
     }
     finish_all(p, from, to, reinterpret_cast<struct share *>(shared + 16),

@@ -10,6 +10,7 @@ enum {
     EXL3_GROUP = 64,        // inputs
     EXL3_GROUP_BYTES = 128, // of a row
     EXL3_STEP_ROWS = 8,     // of one mma.sync
+    EXL3_RING = 4,          // stages of a warp's ring of weights, 128 inputs each
 };
 
 /* The masks of the codebooks that add two halves. Kernels take them from their argument: of two numbers that the compiler knows it

@@ -9,7 +9,7 @@
  *         their way in (bf16; f16 with what lies beyond 65504 at 65504); EXL3 takes the rotated rows as f16, but for the
  *         MUL1 codebook: there they become integers of 12 bits with one scale a row, and the sums are exact integers, so no
  *         order of them changes a bit (exl3_int.h). fp32 weights are multiplied in fp32. y is fp32 and never rounded.
- * Threads split the output columns, never K.
+ * Threads split the output columns; on CUDA also the segments of K, which add in their order.
  * Cost    few rows: the bytes of W, or decoding it; many: 2 T N K flop. */
 #pragma once
 #include <stdbool.h>

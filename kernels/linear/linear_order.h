@@ -18,7 +18,7 @@ enum {
     LINEAR_TILE = 16, // outputs of a warp
 };
 
-// Of plain weights: a warp each where rows are few, so that few outputs still keep a card busy.
+// Of plain weights. Where rows are few a segment has a warp of its own, so that few outputs still keep a card busy.
 ARITH_FN uint32_t linear_segments(uint32_t cols) {
     return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
 }
@@ -42,16 +42,4 @@ ARITH_FN uint32_t linear_exl3_groups(uint32_t cols) { // of 64 inputs, of a segm
 ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
     uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), per = linear_exl3_groups(cols);
     return (groups + per - 1) / per;
-}
-
-// Blocks that write the outputs of a plain part: a block has LINEAR_WARPS warps, one for each tile and segment, or, for fp32
-// weights, one for each output.
-ARITH_FN uint32_t linear_block_outputs(const struct weight *w) {
-    if (w->dtype == DTYPE_F32) return LINEAR_WARPS;
-    return LINEAR_WARPS / linear_segments(w->cols) * LINEAR_TILE;
-}
-
-ARITH_FN uint32_t linear_blocks(const struct weight *w) {
-    if (w->exl3.half_bits) return 0;
-    return (w->rows + linear_block_outputs(w) - 1) / linear_block_outputs(w);
 }

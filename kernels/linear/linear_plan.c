@@ -59,7 +59,8 @@ static uint32_t few_blocks(const struct exl3_sizes *s, const struct exl3_params 
 static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
     p->rows_bytes = few_blocks(s, p) * 2 * p->a.rows * EXL3_GROUP_BYTES;
     p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
-    return max_u32(p->buffers * p->rows_bytes, EXL3_FEW_SHARES);
+    uint32_t ring = EXL3_RING * EXL3_BLOCK * s->half_bits_max;
+    return max_u32(p->buffers * p->rows_bytes + exl3_few_warps(tiles) * ring, EXL3_FEW_SHARES);
 }
 
 /* A chain of all segments spares the sums' way through memory. It wants many outputs, so that every warp has several tiles, and
