@@ -18,8 +18,9 @@ enum {
     LINEAR_TILE = 16, // outputs of a warp
 };
 
+// Of plain weights: a warp each where rows are few, so that few outputs still keep a card busy.
 ARITH_FN uint32_t linear_segments(uint32_t cols) {
-    return cols >= 4096 ? 4 : cols >= 1024 ? 2 : 1;
+    return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
 }
 
 // Steps of a segment; the last one may have fewer. With the segments above none is empty.

@@ -1,4 +1,4 @@
-/* linear_plan: see launch.h. One launch for the plain parts, two for the EXL3 ones. The rows of a block change no bit. */
+/* linear_plan: see launch.h. The plain parts first (linear_plain_plan.c), then the EXL3 ones. The rows of a block change no bit. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
@@ -7,22 +7,13 @@
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
+#include "kernels/linear/linear_params.h"
 
 #include <assert.h>
 
 enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
 // So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
 enum { FEW_ROTATIONS = 40 };
-
-static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
-    uint32_t blocks = 0, rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
-    for (uint32_t i = 0; i < a->parts_count; i++) blocks += linear_blocks(&a->parts[i].w);
-    if (!blocks) return;
-    struct launch *l = launch_add(ret, rows == FEW_ROWS ? "linear_8" : "linear_32", a, sizeof *a);
-    l->grid[0] = blocks;
-    l->grid[1] = ceil_div_u32(a->rows, rows);
-    l->block[0] = LINEAR_WARPS * 32;
-}
 
 // The EXL3 parts of a call.
 struct exl3_sizes {
@@ -179,6 +170,8 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
 void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
                  const struct cuda_work *w, struct launch_list *ret) {
     if (!a->rows) return;
-    plan_plain(a, ret);
+    linear_plain_plan(a, arch, w, ret);
+    uint64_t plain_bytes = ret->scratch_bytes;
     plan_exl3(a, arch, w, ret);
+    ret->scratch_bytes = max_u64(ret->scratch_bytes, plain_bytes);
 }
