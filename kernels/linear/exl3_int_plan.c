@@ -4,8 +4,8 @@
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_int_many.h"
 #include "kernels/linear/exl3_int_params.h"
-#include "kernels/linear/exl3_many.h"
 
 enum {
     ALIGN = 256,
@@ -74,7 +74,7 @@ static void plan_window(struct exl3_int_params *p, uint32_t items, uint32_t ring
 void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
                    const struct cuda_work *w, struct launch_list *ret) {
     if (a->rows > EXL3_INT_ROWS) {
-        exl3_many_plan(a, arch, w, ret);
+        exl3_int_many_plan(a, arch, w, ret);
         return;
     }
     bool few = a->rows <= EXL3_INT_ROWS_FEW, own = a->rows > EXL3_INT_ROWS;

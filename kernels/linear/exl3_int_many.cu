@@ -1,6 +1,6 @@
-/* exl3_many: EXL3 parts by integers (exl3_int.h) for many rows.
+/* exl3_int_many: EXL3 parts by integers (exl3_int.h) for many rows.
  *
- * exl3_rows_int makes integers of the rows, once for each part. exl3_many_R_B multiplies R rows by the weights of a width (B half bits,
+ * exl3_int_rows makes integers of the rows, once for each part. exl3_int_many_R_B multiplies R rows by the weights of a width (B half bits,
  * 0: any): weights are decoded in registers to b' in fp16, rows are fp16 integers, the tensor cores' fp32 sums are integers.
  * sm_90: wgmma of four warps, the weights from registers; elsewhere mma.sync.
  * Exact   a unit of 64 inputs is summed from 0. Let L = 510 * sum |q| of the row's unit. If a partial sum reached 2^24, the unit's
@@ -9,14 +9,14 @@
  *         are done again in pieces of 16 inputs, which always are: 16 * 510 * 2047 < 2^24.
  * Equals  exl3_int_ref.c, bit for bit, whatever the rows of a launch and its count of thread blocks.
  * Cost    decoding the weights once for each R rows. */
-#include "kernels/linear/exl3_many.cuh"
+#include "kernels/linear/exl3_int_many.cuh"
 
 enum {
     FLAT_SUM = 57500, // 510 * 57500 < 2^25 - 2^22 - 16
 #if __CUDA_ARCH__ >= 900
     MANY_COPIES = 1, // arrivals that fill a stage
 #else
-    MANY_COPIES = EXL3_MANY_THREADS,
+    MANY_COPIES = EXL3_INT_MANY_THREADS,
 #endif
 };
 
@@ -48,9 +48,9 @@ DEVICE_FN uint32_t rows_f16(int32_t a, int32_t b) { // exact: |q| <= 2047
 }
 
 // A warp's 128 channels to integers: written, and what is known of them.
-DEVICE_FN int32_t rows_write(const struct exl3_many_params &p, const float v[4], float inverse,
+DEVICE_FN int32_t rows_write(const struct exl3_int_many_params &p, const float v[4], float inverse,
                              uint32_t block, uint32_t part, uint32_t row) {
-    uint32_t lane = threadIdx.x % WARP, units = p.a.parts[0].w.cols / EXL3_MANY_UNIT;
+    uint32_t lane = threadIdx.x % WARP, units = p.a.parts[0].w.cols / EXL3_INT_MANY_UNIT;
     int32_t q[4], sum = 0, size = 0, square = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -74,10 +74,10 @@ DEVICE_FN int32_t rows_write(const struct exl3_many_params &p, const float v[4],
         for (int d = 8; d; d /= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
         int32_t both = square + __shfl_xor_sync(0xffffffffu, square, 16);
         uint32_t kind = lane / 8; // 0, 2: a unit's; 1: of both
-        uint64_t norm = ((uint64_t)part * (units / 2) + block) * EXL3_WIDE_NORMS + kind;
-        if (lane % 8 == 0 && kind < EXL3_WIDE_NORMS)
-            atomicMax(device_ptr<uint32_t>(p.q_norms) + norm * (p.rows_padded / EXL3_WIDE_HALF) +
-                          row / EXL3_WIDE_HALF,
+        uint64_t norm = ((uint64_t)part * (units / 2) + block) * EXL3_INT_WIDE_NORMS + kind;
+        if (lane % 8 == 0 && kind < EXL3_INT_WIDE_NORMS)
+            atomicMax(device_ptr<uint32_t>(p.q_norms) +
+                          norm * (p.rows_padded / EXL3_INT_WIDE_HALF) + row / EXL3_INT_WIDE_HALF,
                       (uint32_t)(kind == 1 ? both : square));
     } else {
         uint32_t s = m % 2 * 2, half = m / 2;
@@ -92,7 +92,7 @@ DEVICE_FN int32_t rows_write(const struct exl3_many_params &p, const float v[4],
 
 // A row: a warp keeps up to KEPT blocks of 128 inputs in registers; what is beyond them is rotated twice.
 template <uint32_t R_WARPS, uint32_t KEPT>
-DEVICE_FN void rows_run(const struct exl3_many_params &p) {
+DEVICE_FN void rows_run(const struct exl3_int_many_params &p) {
     __shared__ uint32_t largest[R_WARPS];
     __shared__ int32_t sums[R_WARPS];
     uint32_t row = blockIdx.x, part = blockIdx.y, warp = threadIdx.x / WARP;
@@ -150,20 +150,20 @@ DEVICE_FN void rows_run(const struct exl3_many_params &p) {
     if (threadIdx.x) return;
     sum = 0;
     for (uint32_t w = 0; w < R_WARPS; w++) sum += sums[w];
-    device_ptr<struct exl3_many_info>(p.info)[(uint64_t)part * p.rows_padded + row] =
-        (struct exl3_many_info){exl3_int_scale(top), sum};
+    device_ptr<struct exl3_int_many_info>(p.info)[(uint64_t)part * p.rows_padded + row] =
+        (struct exl3_int_many_info){exl3_int_scale(top), sum};
 }
 
 // Grid: rows, padded; parts.
-extern "C" __global__ void __launch_bounds__(EXL3_ROWS_THREADS)
-    exl3_rows_int(const struct exl3_many_params p) {
-    rows_run<EXL3_ROWS_THREADS / WARP, EXL3_ROWS_KEPT>(p);
+extern "C" __global__ void __launch_bounds__(EXL3_INT_ROWS_THREADS)
+    exl3_int_rows(const struct exl3_int_many_params p) {
+    rows_run<EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT>(p);
 }
 
 // The same for longer rows.
-extern "C" __global__ void __launch_bounds__(2 * EXL3_ROWS_THREADS)
-    exl3_rows_int_long(const struct exl3_many_params p) {
-    rows_run<2 * EXL3_ROWS_THREADS / WARP, EXL3_ROWS_KEPT_LONG>(p);
+extern "C" __global__ void __launch_bounds__(2 * EXL3_INT_ROWS_THREADS)
+    exl3_int_rows_long(const struct exl3_int_many_params p) {
+    rows_run<2 * EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT_LONG>(p);
 }
 
 /* The work of a launch: tiles of ROWS rows, in each the blocks of 128 outputs of all parts, in each the units of 64 inputs. Thread
@@ -175,7 +175,7 @@ struct many_place {
     uint32_t row;   // the tile's first
 };
 
-DEVICE_FN struct many_place many_find(const struct exl3_many_params &p, uint32_t whole,
+DEVICE_FN struct many_place many_find(const struct exl3_int_many_params &p, uint32_t whole,
                                       uint32_t rows) {
     uint32_t i = 0, block = whole % p.blocks;
     while (block >= p.a.parts[i].w.rows / EXL3_BLOCK) block -= p.a.parts[i++].w.rows / EXL3_BLOCK;
@@ -183,7 +183,7 @@ DEVICE_FN struct many_place many_find(const struct exl3_many_params &p, uint32_t
 }
 
 // The first unit of a thread block.
-DEVICE_FN uint32_t many_from(const struct exl3_many_params &p, uint32_t units, uint32_t rows,
+DEVICE_FN uint32_t many_from(const struct exl3_int_many_params &p, uint32_t units, uint32_t rows,
                              uint32_t nth) {
     uint64_t all = (uint64_t)p.rows_padded / rows * p.blocks * units;
     return (uint32_t)(all * nth / gridDim.x);
@@ -335,8 +335,8 @@ struct many_source {
 };
 
 template <int ROWS>
-DEVICE_FN struct many_source many_source_of(const struct exl3_many_params &p, uint32_t at) {
-    uint32_t units = p.a.parts[0].w.cols / EXL3_MANY_UNIT, unit = at % units;
+DEVICE_FN struct many_source many_source_of(const struct exl3_int_many_params &p, uint32_t at) {
+    uint32_t units = p.a.parts[0].w.cols / EXL3_INT_MANY_UNIT, unit = at % units;
     struct many_place place = many_find(p, at / units, ROWS);
     const struct weight &w = place.part->w;
     uint64_t row = ((uint64_t)place.nth * units + unit) * p.rows_padded + place.row;
@@ -352,7 +352,7 @@ DEVICE_FN struct many_source many_source_of(const struct exl3_many_params &p, ui
 }
 
 template <int ROWS>
-DEVICE_FN void many_next(const struct exl3_many_params &p, uint32_t to, struct many_source *s) {
+DEVICE_FN void many_next(const struct exl3_int_many_params &p, uint32_t to, struct many_source *s) {
     s->at++;
     s->tiles += (uint64_t)4 * s->stride;
     s->q += (uint64_t)p.rows_padded * 128;
@@ -367,7 +367,7 @@ DEVICE_FN void many_copy_tiles(const struct many_source &s, uint32_t half_bits, 
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     uint32_t row_bytes = EXL3_BLOCK * half_bits;
     const char *from = s.tiles + (uint64_t)warp * s.stride;
-    to += exl3_many_tiles(ROWS) + warp * exl3_many_tile_row(half_bits);
+    to += exl3_int_many_tiles(ROWS) + warp * exl3_int_many_tile_row(half_bits);
 #if __CUDA_ARCH__ >= 900
     if (lane) return;
     if (warp == 0) many_expect(full, ROWS * 129 + 4 * row_bytes);
@@ -381,12 +381,12 @@ DEVICE_FN void many_copy_tiles(const struct many_source &s, uint32_t half_bits, 
 template <int ROWS>
 DEVICE_FN void many_copy_rows(const struct many_source &s, uint32_t half_bits, uint32_t to,
                               uint32_t full) {
-    uint32_t flat = to + exl3_many_flat(ROWS, half_bits);
+    uint32_t flat = to + exl3_int_many_flat(ROWS, half_bits);
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == WARP) many_copy(to, s.q, ROWS * 128, full);
     if (threadIdx.x == 2 * WARP) many_copy(flat, s.flat, ROWS, full);
 #else
-    for (uint32_t o = threadIdx.x * 16; o < ROWS * 128; o += EXL3_MANY_THREADS * 16)
+    for (uint32_t o = threadIdx.x * 16; o < ROWS * 128; o += EXL3_INT_MANY_THREADS * 16)
         many_copy16(to + o, s.q + o);
     if (threadIdx.x < ROWS / 16) many_copy16(flat + threadIdx.x * 16, s.flat + threadIdx.x * 16);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
@@ -415,7 +415,7 @@ struct many_sharers {
     uint32_t first_slot; // of the first one
 };
 
-DEVICE_FN struct many_sharers many_sharers_of(const struct exl3_many_params &p, uint32_t units,
+DEVICE_FN struct many_sharers many_sharers_of(const struct exl3_int_many_params &p, uint32_t units,
                                               uint32_t rows, uint32_t whole) {
     uint32_t from = whole * units, to = from + units, b = blockIdx.x, e = blockIdx.x;
     while (b && many_from(p, units, rows, b) > from) b--;
@@ -425,23 +425,24 @@ DEVICE_FN struct many_sharers many_sharers_of(const struct exl3_many_params &p, 
 
 // Rows of a block of outputs from the sharers' sums, four of a warp at a time.
 template <int ROWS>
-DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
+DEVICE_FN void many_finish(const struct exl3_int_many_params &p, uint32_t whole,
                            const struct many_sharers &by) {
     enum { BESIDE = 4 };
     struct many_place at = many_find(p, whole, ROWS);
     uint32_t warp = threadIdx.x / WARP, n = threadIdx.x % WARP * EXL3_LANE_CHANNELS;
     const int32_t *sums = device_ptr<const int32_t>(p.sums) + n;
     struct many_outputs out = many_outputs_of(*at.part, at.block * EXL3_BLOCK + n);
-    for (uint32_t first = 0; first < ROWS / EXL3_MANY_WARPS; first += BESIDE) {
-        uint32_t row = warp + first * EXL3_MANY_WARPS; // and every EXL3_MANY_WARPS behind it
+    for (uint32_t first = 0; first < ROWS / EXL3_INT_MANY_WARPS; first += BESIDE) {
+        uint32_t row =
+            warp + first * EXL3_INT_MANY_WARPS; // and every EXL3_INT_MANY_WARPS behind it
         if (at.row + row >= p.a.rows) break;
         uint4 s[BESIDE];
-        struct exl3_many_info info[BESIDE];
+        struct exl3_int_many_info info[BESIDE];
 #pragma unroll
         for (uint32_t i = 0; i < BESIDE; i++) {
             s[i] = make_uint4(0, 0, 0, 0);
             info[i] = many_info(p.info, (uint64_t)at.nth * p.rows_padded + at.row + row +
-                                            i * EXL3_MANY_WARPS);
+                                            i * EXL3_INT_MANY_WARPS);
         }
         for (uint32_t b = by.first; b <= by.last; b++) {
             uint32_t slot = b == by.first ? by.first_slot : 2 * b;
@@ -449,7 +450,7 @@ DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
 #pragma unroll
             for (uint32_t i = 0; i < BESIDE; i++) {
                 uint4 v = __ldcg(
-                    reinterpret_cast<const uint4 *>(from + i * EXL3_MANY_WARPS * EXL3_BLOCK));
+                    reinterpret_cast<const uint4 *>(from + i * EXL3_INT_MANY_WARPS * EXL3_BLOCK));
                 s[i] = make_uint4(s[i].x + v.x, s[i].y + v.y, s[i].z + v.z, s[i].w + v.w);
             }
         }
@@ -460,7 +461,7 @@ DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
 #pragma unroll
             for (uint32_t j = 0; j < EXL3_LANE_CHANNELS; j++)
                 v[j] = exl3_int_answer((int32_t)of[j], info[i].q_sum, info[i].scale);
-            uint32_t r = at.row + row + i * EXL3_MANY_WARPS;
+            uint32_t r = at.row + row + i * EXL3_INT_MANY_WARPS;
             if (r < p.a.rows)
                 many_answer(out, v,
                             device_ptr<float>(at.part->y) + (uint64_t)r * at.part->w.rows +
@@ -471,10 +472,10 @@ DEVICE_FN void many_finish(const struct exl3_many_params &p, uint32_t whole,
 
 // What this thread block has of a block of outputs has been summed: where all sharers have, the last one finishes.
 template <int ROWS>
-DEVICE_FN void many_end(const struct exl3_many_params &p, uint32_t from, uint32_t whole,
+DEVICE_FN void many_end(const struct exl3_int_many_params &p, uint32_t from, uint32_t whole,
                         uint32_t done, int32_t total[2][ROWS / 8][4]) {
     __shared__ uint32_t last;
-    uint32_t units = p.a.parts[0].w.cols / EXL3_MANY_UNIT;
+    uint32_t units = p.a.parts[0].w.cols / EXL3_INT_MANY_UNIT;
     uint32_t slot = 2 * blockIdx.x + (from < whole * units ? 1 : 0);
     struct many_sharers by = many_sharers_of(p, units, ROWS, whole);
     many_store<ROWS>(device_ptr<int32_t>(p.sums) + (uint64_t)slot * ROWS * EXL3_BLOCK, total);
@@ -497,29 +498,29 @@ DEVICE_FN void many_end(const struct exl3_many_params &p, uint32_t from, uint32_
 }
 
 // Grid: any count of thread blocks, up to that of units.
-template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_params &p) {
+template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_int_many_params &p) {
     extern __shared__ __align__(1024) char many_stages[];
-    __shared__ uint64_t barriers[2 * EXL3_MANY_STAGES];
+    __shared__ uint64_t barriers[2 * EXL3_INT_MANY_STAGES];
     uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, warp = threadIdx.x / WARP;
     uint32_t lane = threadIdx.x % WARP, h = lane / 4 % 4;
-    uint32_t units = p.a.parts[0].w.cols / EXL3_MANY_UNIT;
+    uint32_t units = p.a.parts[0].w.cols / EXL3_INT_MANY_UNIT;
     uint32_t from = many_from(p, units, ROWS, blockIdx.x);
     uint32_t to = many_from(p, units, ROWS, blockIdx.x + 1);
-    uint32_t stage_bytes = exl3_many_stage(ROWS, half_bits), full = many_shared(barriers);
-    uint32_t empty = full + EXL3_MANY_STAGES * 8;
+    uint32_t stage_bytes = exl3_int_many_stage(ROWS, half_bits), full = many_shared(barriers);
+    uint32_t empty = full + EXL3_INT_MANY_STAGES * 8;
     uint32_t align = -many_shared(many_stages) & 1023u, shared = many_shared(many_stages) + align;
-    if (threadIdx.x < EXL3_MANY_STAGES) {
+    if (threadIdx.x < EXL3_INT_MANY_STAGES) {
         many_barrier_init(full + threadIdx.x * 8, MANY_COPIES);
-        many_barrier_init(empty + threadIdx.x * 8, EXL3_MANY_WARPS);
+        many_barrier_init(empty + threadIdx.x * 8, EXL3_INT_MANY_WARPS);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
     __syncthreads();
     device_let_next();
-    // A unit is asked for EXL3_MANY_STAGES - 2 before its turn, so that warps need not go in step. Weights are no earlier launch's:
+    // A unit is asked for EXL3_INT_MANY_STAGES - 2 before its turn, so that warps need not go in step. Weights are no earlier launch's:
     // the first ones need not wait for it.
-    const uint32_t ahead = EXL3_MANY_STAGES - 2;
+    const uint32_t ahead = EXL3_INT_MANY_STAGES - 2;
     uint32_t first = to - from < ahead ? to - from : ahead;
     struct many_source source = many_source_of<ROWS>(p, from);
     for (uint32_t i = 0; i < first; i++) {
@@ -536,8 +537,8 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
         many_next<ROWS>(p, to, &source);
     }
     // The lane's words: tile lane / 16 of the warp's two, row lane % 4 of tiles, from symbol 64 h on.
-    const char *mine = many_stages + align + exl3_many_tiles(ROWS) +
-                       lane % 4 * exl3_many_tile_row(half_bits) +
+    const char *mine = many_stages + align + exl3_int_many_tiles(ROWS) +
+                       lane % 4 * exl3_int_many_tile_row(half_bits) +
                        (warp * 2 + lane / 16) * 16 * half_bits;
     uint32_t before = (h ? h * half_bits - 1 : 4 * half_bits - 1) * 4;
     int32_t total[2][ROWS / 8][4];
@@ -552,7 +553,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
             many_copy_rows<ROWS>(source, half_bits, shared + next * stage_bytes, full + next * 8);
             many_next<ROWS>(p, to, &source);
         }
-        if (++next == EXL3_MANY_STAGES) {
+        if (++next == EXL3_INT_MANY_STAGES) {
             next = 0;
             next_parity ^= 1;
         }
@@ -566,11 +567,11 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
             many_words<BITS2>(t, w + 4);
         else
             for (uint32_t k = 0; k < half_bits; k++) w[k + 4] = t[k];
-        many_step<ROWS, BITS2>(w + 3, half_bits, rows, rows + exl3_many_flat(ROWS, half_bits),
+        many_step<ROWS, BITS2>(w + 3, half_bits, rows, rows + exl3_int_many_flat(ROWS, half_bits),
                                total);
         __syncwarp();
         if (lane == 0) many_arrive(empty + slot * 8);
-        if (++slot == EXL3_MANY_STAGES) {
+        if (++slot == EXL3_INT_MANY_STAGES) {
             slot = 0;
             parity ^= 1;
         }
@@ -583,8 +584,8 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_many_pa
 }
 
 #define MANY_KERNEL(rows_, bits2_, blocks_)                                                        \
-    extern "C" __global__ void __launch_bounds__(EXL3_MANY_THREADS, blocks_)                       \
-        exl3_many_##rows_##_##bits2_(const struct exl3_many_params p) {                            \
+    extern "C" __global__ void __launch_bounds__(EXL3_INT_MANY_THREADS, blocks_)                   \
+        exl3_int_many_##rows_##_##bits2_(const struct exl3_int_many_params p) {                    \
         many_run<rows_, bits2_>(p);                                                                \
     }
 #define MANY_KERNELS(bits2_)                                                                       \

@@ -1,7 +1,7 @@
-/* exl3_wide: EXL3 parts by integers (exl3_int.h) for prompts, on sm_90.
+/* exl3_int_wide: EXL3 parts by integers (exl3_int.h) for prompts, on sm_90.
  *
- * exl3_expand_B writes b' of a part's weights (of a width; 0: any) as fp16, tiles as exl3_many.h has them, and a bound of its norms.
- * exl3_wide multiplies: a thread block takes tiles of 128 rows and 256 outputs, two warp groups having 64 rows each; a thread of the
+ * exl3_int_expand_B writes b' of a part's weights (of a width; 0: any) as fp16, tiles as exl3_int_many.h has them, and a bound of its norms.
+ * exl3_int_wide multiplies: a thread block takes tiles of 128 rows and 256 outputs, two warp groups having 64 rows each; a thread of the
  * third copies tiles, three units ahead. A warp group's sums are two halves of 128 outputs: while one half's products run, the
  * other's sums are moved on.
  * Exact   the fp32 sums are integers below 2^24. Moving on: t = d + 1.5 * 2^39 rounds d to a multiple of 2^16, whose count t has in
@@ -10,7 +10,7 @@
  *         all rows and outputs of the tile; else 16, which always hold: 16 * 510 * 2047 + 2^15 < 2^24.
  * Equals  exl3_int_ref.c, bit for bit.
  * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
-#include "kernels/linear/exl3_many.cuh"
+#include "kernels/linear/exl3_int_many.cuh"
 
 enum {
     TILE_BYTES = 128 * 128, // 128 rows or outputs of a unit
@@ -36,11 +36,11 @@ wide_norm(uint32_t sum) { // of 16 inputs, from a lane; all four lanes of an out
 }
 
 // Grid: pairs of units, blocks of 128 outputs. A warp: 32 outputs of a unit. Also clears the rows' norms for the launch behind.
-template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p) {
+template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_int_many_params &p) {
     extern __shared__ __align__(128) char tiles[];
-    __shared__ float norms[2][EXL3_BLOCK], largest[EXL3_BLOCK / WARP][EXL3_WIDE_NORMS];
+    __shared__ float norms[2][EXL3_BLOCK], largest[EXL3_BLOCK / WARP][EXL3_INT_WIDE_NORMS];
     const struct weight &weight = p.a.parts[p.part].w;
-    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, units = weight.cols / EXL3_MANY_UNIT;
+    uint32_t half_bits = BITS2 ? BITS2 : p.half_bits, units = weight.cols / EXL3_INT_MANY_UNIT;
     uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, h = lane / 4 % 4, c = lane % 4;
     uint32_t unit = blockIdx.x * 2 + warp / 4;
     const uint32_t *t = device_ptr<const uint32_t>(weight.data) +
@@ -110,16 +110,16 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_many_params &p
         }
     }
     __syncthreads();
-    if (threadIdx.x < EXL3_WIDE_NORMS) {
+    if (threadIdx.x < EXL3_INT_WIDE_NORMS) {
         float v = largest[0][threadIdx.x];
         for (uint32_t i = 1; i < EXL3_BLOCK / WARP; i++) v = fmaxf(v, largest[i][threadIdx.x]);
-        device_ptr<float>(p.w_norms)[(uint64_t)nth * EXL3_WIDE_NORMS + threadIdx.x] = v;
+        device_ptr<float>(p.w_norms)[(uint64_t)nth * EXL3_INT_WIDE_NORMS + threadIdx.x] = v;
     }
 }
 
 #define EXPAND_KERNEL(bits2_)                                                                      \
     extern "C" __global__ void __launch_bounds__(EXPAND_THREADS)                                   \
-        exl3_expand_##bits2_(const struct exl3_many_params p) {                                    \
+        exl3_int_expand_##bits2_(const struct exl3_int_many_params p) {                            \
         wide_expand<bits2_>(p);                                                                    \
     }
 EXPAND_KERNEL(0)
@@ -164,12 +164,12 @@ DEVICE_FN void wide_sums(float d[64], const uint32_t count[32]) {
 }
 
 // 128 outputs of the warp's sixteen rows: sums to answers. A thread has outputs 8 j + 2 c + {0, 1} of rows g and g + 8.
-DEVICE_FN void wide_finish(const struct exl3_many_params &p, float d[64], uint32_t row,
+DEVICE_FN void wide_finish(const struct exl3_int_many_params &p, float d[64], uint32_t row,
                            uint32_t block) {
     const struct linear_part &part = p.a.parts[p.part];
     uint32_t c = threadIdx.x % 4;
     uint64_t nth = (uint64_t)p.part * p.rows_padded + row;
-    struct exl3_many_info two[2] = {many_info(p.info, nth), many_info(p.info, nth + 8)};
+    struct exl3_int_many_info two[2] = {many_info(p.info, nth), many_info(p.info, nth + 8)};
 #pragma unroll
     for (int i = 0; i < 64; i++)
         d[i] =
@@ -295,12 +295,12 @@ struct wide_state {
 };
 
 DEVICE_FN uint32_t wide_take(const struct wide_state &s, uint32_t at) {
-    many_await(s.full + at % EXL3_WIDE_STAGES * 8, at / EXL3_WIDE_STAGES & 1);
-    return s.stages + at % EXL3_WIDE_STAGES * WIDE_STAGE;
+    many_await(s.full + at % EXL3_INT_WIDE_STAGES * 8, at / EXL3_INT_WIDE_STAGES & 1);
+    return s.stages + at % EXL3_INT_WIDE_STAGES * WIDE_STAGE;
 }
 
 DEVICE_FN void wide_give(const struct wide_state &s, uint32_t at) {
-    many_arrive_if(s.empty + at % EXL3_WIDE_STAGES * 8, s.leader);
+    many_arrive_if(s.empty + at % EXL3_INT_WIDE_STAGES * 8, s.leader);
 }
 
 /* UNITS units, both halves; sums moved on after every EVERY of them, while the other half's products run. No product is under way
@@ -358,8 +358,8 @@ struct wide_job {
     uint32_t first, last; // of a tile of the rest: the blocks that share it
 };
 
-DEVICE_FN uint32_t wide_pairs(const struct exl3_many_params &p) { // of a tile
-    return p.a.parts[p.part].w.cols / EXL3_MANY_UNIT / 2;
+DEVICE_FN uint32_t wide_pairs(const struct exl3_int_many_params &p) { // of a tile
+    return p.a.parts[p.part].w.cols / EXL3_INT_MANY_UNIT / 2;
 }
 
 // Where the rest's run of a block begins, in pairs.
@@ -371,8 +371,9 @@ DEVICE_FN uint32_t wide_from(uint32_t rest, uint32_t pairs, uint32_t block) {
 }
 
 // The nth job of this thread block; false: there is none.
-DEVICE_FN bool wide_job_of(const struct exl3_many_params &p, uint32_t nth, struct wide_job *ret) {
-    uint32_t pairs = wide_pairs(p), tiles = (p.count + 1) / 2 * (p.rows_padded / EXL3_WIDE_M);
+DEVICE_FN bool wide_job_of(const struct exl3_int_many_params &p, uint32_t nth,
+                           struct wide_job *ret) {
+    uint32_t pairs = wide_pairs(p), tiles = (p.count + 1) / 2 * (p.rows_padded / EXL3_INT_WIDE_M);
     uint32_t each = tiles / gridDim.x, rest = tiles - each * gridDim.x;
     if (nth < each) {
         *ret = (struct wide_job){nth * gridDim.x + blockIdx.x, 0, pairs, 0, 0};
@@ -391,20 +392,20 @@ DEVICE_FN bool wide_job_of(const struct exl3_many_params &p, uint32_t nth, struc
 }
 
 // The tiles' copies, three units ahead.
-DEVICE_FN void wide_produce(const struct exl3_many_params &p, const struct wide_state &s) {
+DEVICE_FN void wide_produce(const struct exl3_int_many_params &p, const struct wide_state &s) {
     struct wide_job job;
-    uint32_t units = 2 * wide_pairs(p), tiles_m = p.rows_padded / EXL3_WIDE_M, at = 0;
+    uint32_t units = 2 * wide_pairs(p), tiles_m = p.rows_padded / EXL3_INT_WIDE_M, at = 0;
     const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
     for (uint32_t nth = 0; wide_job_of(p, nth, &job); nth++) {
         uint32_t m = job.tile % tiles_m, n = job.tile / tiles_m * 2;
         bool both = n + 1 < p.count;
         const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
         for (uint32_t u = job.from * 2; u < job.to * 2; u++, at++) {
-            uint32_t slot = at % EXL3_WIDE_STAGES, full = s.full + slot * 8;
+            uint32_t slot = at % EXL3_INT_WIDE_STAGES, full = s.full + slot * 8;
             uint32_t to = s.stages + slot * WIDE_STAGE;
-            many_await(s.empty + slot * 8, (at / EXL3_WIDE_STAGES & 1) ^ 1);
+            many_await(s.empty + slot * 8, (at / EXL3_INT_WIDE_STAGES & 1) ^ 1);
             many_expect(full, (both ? 3 : 2) * TILE_BYTES);
-            many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_WIDE_M) * 128, TILE_BYTES,
+            many_copy(to, q + ((uint64_t)u * p.rows_padded + m * EXL3_INT_WIDE_M) * 128, TILE_BYTES,
                       full);
             many_copy(to + TILE_BYTES, w + (uint64_t)u * TILE_BYTES, TILE_BYTES, full);
             if (both)
@@ -420,7 +421,7 @@ DEVICE_FN void wide_group_sync(uint32_t group) { // of a warp group
 
 /* A part of a tile's inputs: the sums go to the block's slot, the second one where it has begun with another tile. Who is the last
  * takes the others' too. d: integers, as bits. */
-DEVICE_FN bool wide_share(const struct exl3_many_params &p, const struct wide_job &job,
+DEVICE_FN bool wide_share(const struct exl3_int_many_params &p, const struct wide_job &job,
                           uint32_t group, float d0[64], float d1[64]) {
     __shared__ uint32_t last[2];
     uint32_t mine = job.to - job.from, thread = threadIdx.x;
@@ -458,30 +459,31 @@ DEVICE_FN bool wide_share(const struct exl3_many_params &p, const struct wide_jo
 }
 
 // For each turn of four units of a job, how many inputs may go between two moves: 128, 64, or 16 (0). A thread looks at a turn.
-DEVICE_FN void wide_plan(const struct exl3_many_params &p, const struct wide_job &job,
+DEVICE_FN void wide_plan(const struct exl3_int_many_params &p, const struct wide_job &job,
                          uint32_t group, uint8_t *reach) {
     const float limit = 2.7e14f; // (2^24 - 2^15)^2 is 2.8e14; the rest is for what was rounded
-    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, n = job.tile / tiles_m * 2;
-    uint32_t halves = p.rows_padded / EXL3_WIDE_HALF, norms = wide_pairs(p) * EXL3_WIDE_NORMS;
+    uint32_t tiles_m = p.rows_padded / EXL3_INT_WIDE_M, n = job.tile / tiles_m * 2;
+    uint32_t halves = p.rows_padded / EXL3_INT_WIDE_HALF,
+             norms = wide_pairs(p) * EXL3_INT_WIDE_NORMS;
     const uint32_t *q = device_ptr<const uint32_t>(p.q_norms) + (uint64_t)p.part * norms * halves +
                         job.tile % tiles_m * 2 + group;
     const float *w = device_ptr<const float>(p.w_norms) + (uint64_t)n * norms;
     const float *w2 = n + 1 < p.count ? w + norms : w;
     for (uint32_t t = threadIdx.x % 128; t < (job.to - job.from) / 2; t += 128) {
-        float most[EXL3_WIDE_NORMS] = {0, 0, 0};
+        float most[EXL3_INT_WIDE_NORMS] = {0, 0, 0};
 #pragma unroll
-        for (uint32_t i = 0; i < 2 * EXL3_WIDE_NORMS; i++) {
-            uint32_t at = (job.from + 2 * t) * EXL3_WIDE_NORMS + i;
+        for (uint32_t i = 0; i < 2 * EXL3_INT_WIDE_NORMS; i++) {
+            uint32_t at = (job.from + 2 * t) * EXL3_INT_WIDE_NORMS + i;
             float bound = (float)__ldcg(q + at * halves) * fmaxf(__ldcg(w + at), __ldcg(w2 + at));
-            most[i % EXL3_WIDE_NORMS] = fmaxf(most[i % EXL3_WIDE_NORMS], bound);
+            most[i % EXL3_INT_WIDE_NORMS] = fmaxf(most[i % EXL3_INT_WIDE_NORMS], bound);
         }
         reach[t] = most[1] <= limit ? 128 : fmaxf(most[0], most[2]) <= limit ? 64 : 0;
     }
     wide_group_sync(group);
 }
 
-DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state &s) {
-    __shared__ uint8_t reach[2][EXL3_WIDE_TURNS_MAX];
+DEVICE_FN void wide_consume(const struct exl3_int_many_params &p, struct wide_state &s) {
+    __shared__ uint8_t reach[2][EXL3_INT_WIDE_TURNS_MAX];
     uint32_t group = threadIdx.x / 128;
     struct wide_job job;
     for (uint32_t nth = 0; wide_job_of(p, nth, &job); nth++) {
@@ -508,22 +510,22 @@ DEVICE_FN void wide_consume(const struct exl3_many_params &p, struct wide_state 
         wide_group_sync(group); // reach has been read
         bool mine = job.to - job.from == wide_pairs(p) || wide_share(p, job, group, d0, d1);
         if (!mine) continue;
-        uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, n = job.tile / tiles_m * 2;
+        uint32_t tiles_m = p.rows_padded / EXL3_INT_WIDE_M, n = job.tile / tiles_m * 2;
         uint32_t row =
-            job.tile % tiles_m * EXL3_WIDE_M + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+            job.tile % tiles_m * EXL3_INT_WIDE_M + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
         wide_finish(p, d0, row, p.from + n);
         if (n + 1 < p.count) wide_finish(p, d1, row, p.from + n + 1);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
-    exl3_wide(const struct exl3_many_params p) {
+extern "C" __global__ void __launch_bounds__(EXL3_INT_WIDE_THREADS, 1)
+    exl3_int_wide(const struct exl3_int_many_params p) {
     extern __shared__ __align__(1024) char wide_stages[];
-    __shared__ uint64_t barriers[2 * EXL3_WIDE_STAGES];
-    struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_WIDE_STAGES),
+    __shared__ uint64_t barriers[2 * EXL3_INT_WIDE_STAGES];
+    struct wide_state s = {many_shared(barriers), many_shared(barriers + EXL3_INT_WIDE_STAGES),
                            (many_shared(wide_stages) + 1023) & ~1023u, 0, threadIdx.x % WARP == 0};
     if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < EXL3_WIDE_STAGES; i++) {
+        for (uint32_t i = 0; i < EXL3_INT_WIDE_STAGES; i++) {
             many_barrier_init(s.full + i * 8, 1);
             many_barrier_init(s.empty + i * 8, 8);
         }
@@ -566,10 +568,10 @@ DEVICE_FN void wide_unit(const char *rows, const char *outputs, float d[64], uin
     }
 }
 
-extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
-    exl3_wide(const struct exl3_many_params p) {
-    uint32_t units = p.a.parts[p.part].w.cols / EXL3_MANY_UNIT;
-    uint32_t tiles_m = p.rows_padded / EXL3_WIDE_M, warps = EXL3_WIDE_M / 16;
+extern "C" __global__ void __launch_bounds__(EXL3_INT_WIDE_THREADS, 1)
+    exl3_int_wide(const struct exl3_int_many_params p) {
+    uint32_t units = p.a.parts[p.part].w.cols / EXL3_INT_MANY_UNIT;
+    uint32_t tiles_m = p.rows_padded / EXL3_INT_WIDE_M, warps = EXL3_INT_WIDE_M / 16;
     uint32_t warp = threadIdx.x / WARP;
     device_let_next();
     device_wait_prior();
@@ -577,7 +579,7 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
     const char *q = device_ptr<const char>(p.q) + (uint64_t)p.part * units * p.rows_padded * 128;
     for (uint32_t t = blockIdx.x; t < (p.count + 1) / 2 * tiles_m; t += gridDim.x)
         for (uint32_t n = t / tiles_m * 2; n < t / tiles_m * 2 + 2 && n < p.count; n++) {
-            uint32_t row = t % tiles_m * EXL3_WIDE_M + warp * 16;
+            uint32_t row = t % tiles_m * EXL3_INT_WIDE_M + warp * 16;
             const char *w = device_ptr<const char>(p.wide) + (uint64_t)n * units * TILE_BYTES;
             float d[64];
             uint32_t count[32];

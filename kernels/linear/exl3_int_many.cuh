@@ -1,9 +1,9 @@
-/* exl3_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, barriers and copies, the
+/* exl3_int_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, barriers and copies, the
  * rows' way out. What other launches wrote is read past the first-level cache (__ldcg). */
 #pragma once
 #include "kernels/linear/exl3.cuh"
 #include "kernels/linear/exl3_int.h"
-#include "kernels/linear/exl3_many.h"
+#include "kernels/linear/exl3_int_many.h"
 
 // wgmma is of this architecture's own code alone.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
@@ -105,9 +105,9 @@ DEVICE_FN void many_answer(const struct many_outputs &o, float v[EXL3_LANE_CHANN
 }
 
 // What the launch before has found of a row.
-DEVICE_FN struct exl3_many_info many_info(devptr infos, uint64_t at) {
+DEVICE_FN struct exl3_int_many_info many_info(devptr infos, uint64_t at) {
     int2 v = __ldcg(device_ptr<const int2>(infos) + at);
-    return (struct exl3_many_info){arith_float((uint32_t)v.x), v.y};
+    return (struct exl3_int_many_info){arith_float((uint32_t)v.x), v.y};
 }
 
 DEVICE_FN uint32_t many_shared(const void *p) {
