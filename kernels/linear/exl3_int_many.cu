@@ -1,6 +1,6 @@
 /* exl3_int_many: EXL3 parts by integers (exl3_int.h) for many rows.
  *
- * exl3_int_rows makes integers of the rows, once for each part. exl3_int_many_R_B multiplies R rows by the weights of a width (B half bits,
+ * exl3_int_many_rows makes integers of the rows, once for each part. exl3_int_many_R_B multiplies R rows by the weights of a width (B half bits,
  * 0: any): weights are decoded in registers to b' in fp16, rows are fp16 integers, the tensor cores' fp32 sums are integers.
  * sm_90: wgmma of four warps, the weights from registers; elsewhere mma.sync.
  * Exact   a unit of 64 inputs is summed from 0. Let L = 510 * sum |q| of the row's unit. If a partial sum reached 2^24, the unit's
@@ -156,13 +156,13 @@ DEVICE_FN void rows_run(const struct exl3_int_many_params &p) {
 
 // Grid: rows, padded; parts.
 extern "C" __global__ void __launch_bounds__(EXL3_INT_ROWS_THREADS)
-    exl3_int_rows(const struct exl3_int_many_params p) {
+    exl3_int_many_rows(const struct exl3_int_many_params p) {
     rows_run<EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT>(p);
 }
 
 // The same for longer rows.
 extern "C" __global__ void __launch_bounds__(2 * EXL3_INT_ROWS_THREADS)
-    exl3_int_rows_long(const struct exl3_int_many_params p) {
+    exl3_int_many_rows_long(const struct exl3_int_many_params p) {
     rows_run<2 * EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT_LONG>(p);
 }
 
