@@ -36,6 +36,10 @@ ARITH_FN bool exl3_int_weight(const struct weight *w) {
     return w->exl3.half_bits && w->exl3.codebook == EXL3_MUL1;
 }
 
+ARITH_FN bool exl3_chain_weight(const struct weight *w) {
+    return w->exl3.half_bits && !exl3_int_weight(w);
+}
+
 // What |v| counts as in the search for the largest: its bits, so that a NaN is above all. The largest goes to the next two.
 ARITH_FN uint32_t exl3_int_size(float v) {
     return arith_bits(v) & 0x7fffffffu;
