@@ -35,7 +35,7 @@ DEVICE_FN struct span span_at(const struct exl3_params &p, uint32_t u) {
     struct span s = {};
     for (;; s.part++) {
         const struct weight &w = p.a.parts[s.part].w;
-        if (!exl3_chains(&w)) continue;
+        if (!exl3_chain_weight(&w)) continue;
         uint32_t tiles = w.rows / LINEAR_TILE, units = tiles * chunks_of(p);
         if (at < units) {
             s.chunk = at / tiles;

@@ -7,7 +7,7 @@
 // The place of the nth.
 DEVICE_FN uint32_t exl3_nth_part(const struct linear_args &a, uint32_t nth) {
     uint32_t i = 0;
-    while (!exl3_chains(&a.parts[i].w) || nth--) i++;
+    while (!exl3_chain_weight(&a.parts[i].w) || nth--) i++;
     return i;
 }
 
@@ -16,7 +16,7 @@ DEVICE_FN const struct linear_part &exl3_find_part(const struct linear_args &a, 
                                                    uint32_t *ret_nth) {
     *ret_nth = 0;
     for (uint32_t i = 0;; i++) {
-        if (!exl3_chains(&a.parts[i].w)) continue;
+        if (!exl3_chain_weight(&a.parts[i].w)) continue;
         uint32_t blocks = a.parts[i].w.rows / EXL3_BLOCK;
         if (*block < blocks) return a.parts[i];
         *block -= blocks;

@@ -36,8 +36,7 @@ ARITH_FN bool exl3_int_weight(const struct weight *w) {
     return w->exl3.half_bits && w->exl3.codebook == EXL3_MUL1;
 }
 
-// EXL3, and multiplied in chains of fp16 steps (linear_order.h).
-ARITH_FN bool exl3_chains(const struct weight *w) {
+ARITH_FN bool exl3_chain_weight(const struct weight *w) {
     return w->exl3.half_bits && !exl3_int_weight(w);
 }
 

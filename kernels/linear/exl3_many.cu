@@ -45,7 +45,7 @@ template <class S> DEVICE_FN struct tile tile_at(const struct exl3_params &p, ui
     uint32_t across = (p.a.rows + S::ROWS - 1) / S::ROWS;
     for (;; ret.part++) {
         const struct weight &w = p.a.parts[ret.part].w;
-        if (!exl3_chains(&w)) continue;
+        if (!exl3_chain_weight(&w)) continue;
         uint32_t blocks = w.rows / EXL3_BLOCK,
                  tiles = (blocks + S::BLOCKS - 1) / S::BLOCKS * across;
         if (t < tiles) {

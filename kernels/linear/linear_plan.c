@@ -39,7 +39,7 @@ static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
     struct exl3_sizes ret = {.cols = a->parts[0].w.cols, .wide = true};
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct weight *w = &a->parts[i].w;
-        if (!exl3_chains(w)) continue;
+        if (!exl3_chain_weight(w)) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
         ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
