@@ -15,6 +15,7 @@
 #include "router/proxies.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <h2o/http1.h>
 #include <h2o/http2.h>
 #include <stdio.h>
@@ -194,8 +195,18 @@ static bool look_over(struct conn *c, size_t fresh) {
 
 static void hook(struct conn *c);
 
+// Behind a read that filled its buffer to the last byte libuv reads once more, and when nothing is there yet it says so:
+// over TLS h2o takes that for a read that failed. One that did has been the last: the socket then says so as well.
+static bool found_nothing(const struct conn *c, const char *err) {
+    char byte;
+    if (err != h2o_socket_error_io || !c->sock->ssl) return false;
+    ssize_t n = recv(h2o_socket_get_fd(c->sock), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
 static void on_read(h2o_socket_t *sock, const char *err) {
     struct conn *c = sock->on_close.data;
+    if (found_nothing(c, err)) return;
     bool gone = false, *outer = c->gone;
     size_t fresh = err ? 0 : sock->bytes_read; // of this read alone
     c->read_bytes += fresh;
@@ -322,7 +333,7 @@ void conn_call_begin(struct conn *conn, struct http_call *c) {
 }
 
 static void count_reset(struct conn *conn, uint64_t now) {
-    if (now - conn->resets_since_ms > RESETS_WINDOW_MS) {
+    if (mono_since(conn->resets_since_ms, now) > RESETS_WINDOW_MS) {
         conn->resets_since_ms = now;
         conn->resets = 0;
     }
@@ -443,7 +454,7 @@ static bool crawls(struct conn *c, uint64_t now) {
 static void sweep_one(struct conn *c, uint64_t now) {
     const struct listener_config *config = &c->listener->config;
     uint64_t keepalive_ms = (uint64_t)(config->keepalive_s * 1000);
-    uint64_t idle_ms = now - c->idle_since_ms;
+    uint64_t idle_ms = mono_since(c->idle_since_ms, now);
     bool receiving = c->heads || c->bodies;
     bool slow = crawls(c, now) || c->is_late;
     if (!c->bodies) {

@@ -17,6 +17,10 @@ size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced) {
     return receiving ? s->_req_body->size : 0;
 }
 
+size_t h2early_announced(const h2o_req_t *req) {
+    return stream_of(req)->_expected_content_length;
+}
+
 // As h2o itself does with a head it cannot take.
 uint32_t h2early_dispatch(h2o_req_t *req) {
     h2o_http2_stream_t *s = stream_of(req);

@@ -8,6 +8,8 @@
 
 // Bytes of the body so far, and as announced (SIZE_MAX: not said). 0 of a request that waits for none.
 size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced);
+// As its head announced; SIZE_MAX: it did not. Of any request over HTTP/2.
+size_t h2early_announced(const h2o_req_t *req);
 // The handler gets it now, with what has come; it must answer at once. What follows of the body must not reach h2o
 // (h2ignore.h). Returns the stream's number.
 uint32_t h2early_dispatch(h2o_req_t *req);

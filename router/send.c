@@ -392,5 +392,6 @@ void send_set_flush(struct send_set *set) {
 void send_set_sweep(struct send_set *set, uint64_t now_ms, uint64_t stall_ms) {
     struct send *s;
     TAILQ_FOREACH(s, &set->open, open_link)
-    if (s->in_flight && now_ms - s->sent_at_ms > stall_ms) shutdown(socket_fd(s), SHUT_RDWR);
+    if (s->in_flight && mono_since(s->sent_at_ms, now_ms) > stall_ms)
+        shutdown(socket_fd(s), SHUT_RDWR);
 }

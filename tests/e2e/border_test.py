@@ -11,11 +11,12 @@ import os
 import resource
 import select
 import socket
+import ssl
 import tempfile
 import threading
 import time
 
-from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Response, Server, check, check_eq, check_in, main, note, request_bytes, shared, sse_events,
+from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Response, Server, TlsServer, check, check_eq, check_in, main, make_certificate, note, request_bytes, shared, sse_events,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -274,12 +275,12 @@ def h2_post(c, length=None):
     return number
 
 
-def h2_fill(c, number, bytes_max, ended=lambda r: r.status or r.done):
+def h2_fill(c, number, bytes_max, ended=lambda r: r.status or r.done, frame_max=16384):
     """Sends body until there is an answer, or what ended says of it; returns the bytes sent."""
     sent = 0
     r = c.streams[number]
     while not ended(r) and sent < bytes_max:
-        room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size, bytes_max - sent)
+        room = min(c.h.local_flow_control_window(number), frame_max, bytes_max - sent)
         if room:
             c.h.send_data(number, b" " * room)
             c.flush()
@@ -308,6 +309,107 @@ def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
         check_eq([(line["proto"], line["code"]) for line in lines], [("h2", "body_too_large")] * 4, "lines in the log")
         check_eq(s.metric("railyard_errors_total", code="body_too_large"), 4, "errors")
         check_eq(s.metric("railyard_http_requests_total", status="413"), 4, "requests")
+
+
+def tls_flags():
+    """Flags of a server over TLS, and what makes the context of its client, of one protocol."""
+    folder = tempfile.mkdtemp(prefix="ry-")
+    cert, key = make_certificate(folder, "localhost")
+
+    def context(protocol):
+        made = ssl.create_default_context(cafile=cert)
+        made.set_alpn_protocols([protocol])
+        return made
+
+    return [f"--api.tls_cert={cert}", f"--api.tls_key={key}"], context
+
+
+@test
+def over_http2_bodies_over_the_limit_never_end_the_replies_beside_them():
+    """Announced and counted, in large and small frames, one and many: a sweep that answers some of them must take none of its
+    own answers for a reply that nobody has read for an age, and cut the connection."""
+    flags, context = tls_flags()
+    stream = {**GOOD, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    for tls, more in ((None, []), (context("h2"), flags)):
+        with (TlsServer if tls else Server)("--api.body_bytes_max=64KiB", *more) as s:
+            for k, (count, length, frame) in enumerate(((90, 1 << 20, 0), (1, 1 << 20, 16384), (8, None, 16384), (4, None, 300), (90, 1 << 20, 0))):
+                with Http2(s.port, tls=tls) as c:
+                    live = c.send_request("POST", CHAT, stream)
+                    numbers = [h2_post(c, length) for _ in range(count)]
+                    for number in numbers:
+                        h2_fill(c, number, (1 << 20) if frame else 1, frame_max=frame or 1)
+                    what = (k, count, length, frame, bool(tls))
+                    for number in numbers:
+                        r = c.read_response(number)
+                        check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), what)
+                    r = c.read_response(live)
+                    check_eq((r.status, r.was_reset), (200, False), what)
+                    check(r.body.endswith(b"data: [DONE]\n\n"), what)
+
+
+@test
+def over_http2_a_length_that_is_not_the_bodys_costs_its_stream_alone():
+    """What h2o will not have of a head ends the connection, but with a GOAWAY that names the error (docs/http.md)."""
+    s = server()
+    stream = {**GOOD, "max_tokens": 100, "ignore_eos": True, "stream": True}
+
+    def post(c, length, body, path=CHAT):
+        number = c.h.get_next_available_stream_id()
+        r = c.streams[number] = Response(0, [], b"", "HTTP/2")
+        r.done = r.was_reset = False
+        fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path), ("content-type", "application/json")]
+        c.h.send_headers(number, fields + [("content-length", length)], end_stream=not body)
+        if body:
+            c.h.send_data(number, body, end_stream=True)
+        c.flush()
+        return number
+
+    with Http2(s.port) as c:
+        live = c.send_request("POST", CHAT, stream)
+        for length in ("0", str(len(DATA) - 1), str(len(DATA) + 1), "1000000"):
+            r = c.read_response(post(c, length, DATA))
+            check_eq((r.status, r.was_reset, r.reset_code), (0, True, 1), length)
+        r = c.read_response(post(c, "5", b""))
+        check_eq((r.status, r.json()["error"]["message"]), (400, "content-length says 5, and the body had 0 bytes"), "no body at all")
+        check_eq(c.read_response(post(c, str(len(DATA)), DATA)).status, 200, "the right length")
+        check_eq(c.read_response(live).status, 200, "the reply beside them")
+    for length in ("x", "-1", "", "99999999999999999999", "5, 5"):
+        with Http2(s.port) as c:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                post(c, length, DATA)
+                while not c.gone:
+                    c.pump()
+        check_eq(s.post(CHAT, GOOD).status, 200, "the next connection")
+
+
+@test
+def over_tls_bytes_that_fill_a_read_exactly_are_no_failed_read():
+    """Behind a read that was full to the last byte comes one more, which finds nothing yet: the packaged h2o takes that for the
+    end of the connection. The sizes meet every cipher's overhead and the 8 KiB of its buffer, once and twice."""
+    flags, context = tls_flags()
+    data = request_bytes("POST", CHAT, b" " * 20000 + DATA)
+    with TlsServer(*flags) as s:
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            tls = context("http/1.1")
+            tls.minimum_version = tls.maximum_version = version
+            with Http1(s.port, tls=tls) as c:
+                c.method = "POST"
+                for size in (*range(8155, 8175), *range(16347, 16367)):
+                    c.send(data[:size])  # one record
+                    time.sleep(0.005)  # it is read, and what follows is not there
+                    c.send(data[size:])
+                    check_eq(c.read_response().status, 200, (version, size))
+        with Http2(s.port, tls=context("h2")) as c:
+            live = c.send_request("POST", CHAT, {**GOOD, "max_tokens": 100, "ignore_eos": True, "stream": True})
+            for size in range(8155, 8175):
+                number = h2_post(c)
+                c.h.send_data(number, b" " * (size - 9))
+                c.flush()
+                time.sleep(0.005)
+                c.h.send_data(number, DATA, end_stream=True)
+                c.flush()
+                check_eq(c.read_response(number).status, 200, ("HTTP/2", size))
+            check_eq(c.read_response(live).status, 200, "the reply beside them")
 
 
 @test

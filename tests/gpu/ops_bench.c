@@ -19,6 +19,7 @@
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
+#include "kernels/moe/experts.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/sample/draw.h"
@@ -89,6 +90,7 @@ struct job {
         struct swiglu_args swiglu;
         struct draw_args draw;
         struct embed_args embed;
+        struct experts_args experts[SETS_MAX];
     } u;
 };
 
@@ -365,6 +367,73 @@ static void bench_linears(struct bench *b) {
     bench_linear(b, &head, FORM_MUL1, 12, of_head);
     bench_linear(b, &head, FORM_MCG, 12, of_head);
     bench_linear(b, &head, FORM_BF16, 0, of_head);
+}
+
+// Experts of a 35B: 256 of them, eight a row
+
+enum { EXPERTS = 256, PICKS = 8, EXPERT_DIM = 2048, EXPERT_WIDTH = 512 };
+
+static void issue_experts(const struct job *j, uint32_t set) {
+    j->b->o.experts(j->b->o.ctx, &j->u.experts[set]);
+}
+
+// Sets differ in their picks, but for those of the first row of the first one. *ret_used: experts that a set needs, the most.
+static devptr take_picks(struct bench *b, uint32_t rows, uint32_t set, uint32_t *ret_used) {
+    uint32_t *ids = mem_calloc(rows * PICKS, 4), used = 0;
+    bool have[EXPERTS] = {0};
+    for (uint32_t i = 0; i < rows * PICKS; i++) {
+        uint32_t row = i / PICKS, place = i % PICKS; // 37 is odd: a row's picks differ
+        ids[i] = (row * 101 + set * 53 + (row + 1) * place * 37 % EXPERTS) % EXPERTS;
+        if (place && (row + 1) % 2 == 0) ids[i] = (ids[i - 1] + 1) % EXPERTS;
+        used += !have[ids[i]];
+        have[ids[i]] = true;
+    }
+    *ret_used = used > *ret_used ? used : *ret_used;
+    devptr p = take_words(b, ids, rows * PICKS);
+    free(ids);
+    return p;
+}
+
+static void bench_experts(struct bench *b, enum form f, uint32_t half_bits) {
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 2048, 0};
+    static const char *const forms[] = {"mul1", "mcg", "bf16"};
+    uint64_t bits = 0, of_matrix = (uint64_t)EXPERT_DIM * EXPERT_WIDTH;
+    for (const uint32_t *r = rows; *r; r++) {
+        struct job j = {.b = b, .rows = *r, .sets = 8, .issue = issue_experts};
+        snprintf(j.name, sizeof j.name, "experts %s %u.%u", forms[f], half_bits / 2,
+                 half_bits % 2 * 5);
+        if (!wanted(b, j.name)) return;
+        struct expert *table = mem_calloc(EXPERTS, sizeof *table);
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            table[e].gate = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+            table[e].up = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+            table[e].down = take_weight(b, f, half_bits, EXPERT_DIM, EXPERT_WIDTH);
+        }
+        uint64_t x_bytes = (uint64_t)*r * EXPERT_DIM * 4;
+        struct experts_args a = {.rows = *r,
+                                 .dim = EXPERT_DIM,
+                                 .width = EXPERT_WIDTH,
+                                 .count = EXPERTS,
+                                 .per_token = PICKS,
+                                 .table = table};
+        a.dev_table = take(b, EXPERTS * sizeof *table);
+        b->o.write(b->o.ctx, a.dev_table, table, EXPERTS * sizeof *table);
+        a.x = take_filled(b, STUFF_F32, x_bytes);
+        a.weights = take_filled(b, STUFF_F32, (uint64_t)*r * PICKS * 4);
+        a.y = take(b, x_bytes);
+        uint32_t used = 0;
+        for (uint32_t set = 0; set < j.sets; set++) {
+            j.u.experts[set] = a;
+            j.u.experts[set].experts = take_picks(b, *r, set, &used);
+        }
+        j.bytes =
+            used * 3 * (f == FORM_BF16 ? of_matrix * 2 : of_matrix / 16 * half_bits) + 2 * x_bytes;
+        j.flop = 6.0 * (double)of_matrix * *r * PICKS;
+        j.out = a.y;
+        j.out_bytes = EXPERT_DIM * 4;
+        run_job(&j, &bits);
+        free(table);
+    }
 }
 
 // Rows of streams
@@ -824,6 +893,10 @@ int main(int argc, char **argv) {
     bench_kv_append(&b, 2048);
     bench_attn(&b);
     bench_linears(&b);
+    bench_experts(&b, FORM_MUL1, 8);
+    bench_experts(&b, FORM_MUL1, 7);
+    bench_experts(&b, FORM_MCG, 8);
+    bench_experts(&b, FORM_BF16, 0);
     sync(&b);
     b.o.free(b.o.ctx, b.base, b.size);
     ops_close(&b.o);

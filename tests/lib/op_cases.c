@@ -6,6 +6,7 @@
 #include "common/num.h"
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_append.h"
+#include "kernels/cuda/kv_at.h"
 #include "kernels/delta/conv.h"
 #include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
@@ -708,6 +709,107 @@ static void run_attn(const struct ops *o, const struct op_case *c, uint32_t sche
     free(stale);
 }
 
+/* attn on caches that are full already: first position, rows, H, KV, streams, dtype of the cache; heads of 256. Later streams are
+ * shorter and have fewer rows. Schedule 0 is all rows at once, 1 stream by stream, 2 row by row. */
+enum { AT_DIM = 256 };
+static uint32_t at_rows(const struct op_case *c, uint32_t s) {
+    return s ? (c->size[1] + s) / (s + 1) : c->size[1];
+}
+
+static uint32_t at_pos(const struct op_case *c, uint32_t s) {
+    return c->size[0] / (s + 1);
+}
+
+static uint32_t at_pages(const struct op_case *c) {
+    return (c->size[0] + c->size[1] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+// Keys or values of all streams; where no row is, not a number.
+static struct buf at_cache(const struct ops *o, const struct op_case *c, uint32_t what) {
+    enum dtype type = (enum dtype)c->size[5];
+    uint32_t page = KV_PAGE_TOKENS * AT_DIM;
+    struct kv_view kv = {.heads = c->size[3], .dim = AT_DIM, .dtype = type};
+    uint64_t count = (uint64_t)c->size[4] * at_pages(c) * kv.heads * page, size = dtype_bytes(type);
+    unsigned char *v = mem_alloc(count * size);
+    memset(v, 0xff, count * size);
+    for (uint32_t s = 0; s < c->size[4]; s++)
+        for (uint32_t pos = 0; pos < at_pos(c, s) + at_rows(c, s); pos++)
+            for (uint32_t h = 0; h < kv.heads; h++)
+                for (uint32_t d = 0; d < AT_DIM; d++) {
+                    uint64_t at = (s * at_pages(c) + pos / KV_PAGE_TOKENS) * kv.heads + h;
+                    uint64_t i = at * page + kv_in_page(&kv, pos % KV_PAGE_TOKENS, d);
+                    kv_put(v, i, type, 2 * fine(what, i));
+                }
+    struct buf b = buf_of(o, v, count * size);
+    free(v);
+    return b;
+}
+
+// Rows first .. first + count - 1 of streams `from` .. `to` - 1, in one call; outputs stand stream after stream.
+static void at_round(const struct ops *o, const struct op_case *c, const struct buf *cache,
+                     uint32_t from, uint32_t to, uint32_t first, uint32_t count, float *ret) {
+    uint32_t width = c->size[2] * AT_DIM, before = 0;
+    struct run *runs = mem_calloc(c->size[4], sizeof *runs);
+    uint32_t *slot = mem_calloc(2 * c->size[1] * c->size[4], sizeof *slot);
+    uint32_t *pos = slot + c->size[1] * c->size[4], rows = 0, runs_count = 0;
+    float *qg = mem_alloc((uint64_t)c->size[1] * c->size[4] * 2 * width * F32);
+    for (uint32_t s = 0; s < from; s++) before += at_rows(c, s);
+    for (uint32_t s = from, base = before; s < to; base += at_rows(c, s++)) {
+        uint32_t n = at_rows(c, s) - first < count ? at_rows(c, s) - first : count;
+        runs[runs_count++] =
+            (struct run){.slot = s, .row = rows, .pos = at_pos(c, s) + first, .count = n};
+        for (uint32_t i = 0; i < n; i++, rows++) {
+            slot[rows] = s;
+            pos[rows] = at_pos(c, s) + first + i;
+            for (uint32_t d = 0; d < 2 * width; d++)
+                qg[(uint64_t)rows * 2 * width + d] =
+                    2 * fine(27, (uint64_t)(base + first + i) * 2 * width + d);
+        }
+    }
+    struct buf q = buf_of(o, qg, (uint64_t)rows * 2 * width * F32);
+    struct buf out = buf_new(o, (uint64_t)rows * width * F32);
+    struct buf ds = buf_of(o, slot, rows * sizeof *slot), dp = buf_of(o, pos, rows * sizeof *pos);
+    struct buf dr = buf_of(o, runs, runs_count * sizeof *runs);
+    o->attn(o->ctx, &(struct attn_args){.rows = {.count = rows,
+                                                 .runs_count = runs_count,
+                                                 .slot = ds.p,
+                                                 .pos = dp.p,
+                                                 .runs = dr.p},
+                                        .kv = {.k = cache[0].p,
+                                               .v = cache[1].p,
+                                               .table = cache[2].p,
+                                               .pages_per_slot = at_pages(c),
+                                               .heads = c->size[3],
+                                               .dim = AT_DIM,
+                                               .dtype = (enum dtype)c->size[5]},
+                                        .qg = q.p,
+                                        .out = out.p,
+                                        .heads = c->size[2],
+                                        .scale = 0.0625f});
+    get(o, ret + (uint64_t)(before + first) * width, &out, (uint64_t)rows * width);
+    struct buf *all[] = {&q, &out, &ds, &dp, &dr};
+    for (uint32_t i = 0; i < 5; i++) buf_free(o, all[i]);
+    free(runs);
+    free(slot);
+    free(qg);
+}
+
+static void run_attn_at(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                        float *ret) {
+    uint32_t pages = at_pages(c) * c->size[4], *table = mem_alloc(pages * sizeof *table);
+    for (uint32_t i = 0; i < pages; i++) table[i] = i;
+    struct buf cache[3] = {at_cache(o, c, 28), at_cache(o, c, 29),
+                           buf_of(o, table, pages * sizeof *table)};
+    if (schedule == 0) at_round(o, c, cache, 0, c->size[4], 0, c->size[1], ret);
+    for (uint32_t s = 0; schedule && s < c->size[4]; s++) {
+        uint32_t step = schedule == 1 ? at_rows(c, s) : 1;
+        for (uint32_t i = 0; i < at_rows(c, s); i += step)
+            at_round(o, c, cache, s, s + 1, i, step, ret);
+    }
+    for (uint32_t i = 0; i < 3; i++) buf_free(o, &cache[i]);
+    free(table);
+}
+
 static void ref_norm_rotate(double *x, uint32_t dim, uint32_t what, uint32_t pairs, uint64_t row) {
     double f = ref_factor(x, dim, dim, norm_eps);
     for (uint32_t d = 0; d < dim; d++) x[d] *= f * fine(what, d);
@@ -1229,7 +1331,9 @@ struct expert_exl3 {
 static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
     uint32_t nth = e * 3 + part;
     if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
-    return (struct expert_exl3){200 + 3 * nth, 2 + nth * 5 % 15, (enum exl3_codebook)(nth % 3)};
+    // Fifteen experts have every width in every codebook.
+    uint32_t width = c->size[3] < 15 ? nth * 5 : nth * 7 + e;
+    return (struct expert_exl3){200 + 3 * nth, 2 + width % 15, (enum exl3_codebook)(nth % 3)};
 }
 
 // Trellis, factors of the inputs, factors of the outputs, one behind the other.
@@ -1509,6 +1613,15 @@ static void run_draw(const struct ops *o, const struct op_case *c, uint32_t sche
     { "gated_norm", {t, nv, dv}, 1e-6, (t) * (nv) * (dv), run_gated_norm, ref_gated_norm, 0 }
 #define ATTN(n, h, kv, dim, p, ty, tol)                                                            \
     { "attn", {n, h, kv, dim, p, ty}, tol, STREAM_ROWS(n) * (h) * (dim), run_attn, ref_attn, 0 }
+// Rows of n: those of stream 0, then of stream 1, ..
+#define AT_ROWS(n, streams)                                                                        \
+    ((n) + ((streams) > 1 ? ((n) + 1) / 2 : 0) + ((streams) > 2 ? ((n) + 2) / 3 : 0) +             \
+     ((streams) > 3 ? ((n) + 3) / 4 : 0))
+#define ATTN_AT(pos, n, h, kv, streams, ty)                                                        \
+    {                                                                                              \
+        "attn", {pos, n, h, kv, streams, ty}, 0, AT_ROWS(n, streams) * (h)*AT_DIM, run_attn_at,    \
+            NULL, 0                                                                                \
+    }
 #define CONV(n, c)                                                                                 \
     { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv, 0 }
 #define SCAN(n, nk, nv, dk, dv)                                                                    \
@@ -1628,8 +1741,27 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(LINEAR, 4128, 48, 0, DTYPE_BF16),
     EACH_ROWS(LINEAR, 515, 70, 33, DTYPE_F16),
     EACH_ROWS(LINEAR, 200, 50, 3, DTYPE_F32),
+    EACH_ROWS(LINEAR, 2056, 300, 48, DTYPE_BF16),
+    LINEAR(1, 5120, 2600, 48, DTYPE_BF16), // several tiles of outputs for the same warps
+    LINEAR(6, 1032, 4400, 96, DTYPE_F16),
+    LINEAR(4, 17408, 48, 7, DTYPE_BF16),
+    LINEAR(5, 17408, 48, 7, DTYPE_BF16), // too long to keep in shared memory
+    LINEAR(9, 4104, 33, 9, DTYPE_BF16),
+    LINEAR(32, 5120, 48, 48, DTYPE_BF16),
+    LINEAR(33, 600, 700, 20, DTYPE_F16),
+    LINEAR(65, 1100, 150, 9, DTYPE_BF16),
+    LINEAR(129, 4100, 130, 5, DTYPE_F16),
     EACH_ROWS(EXL3, 1152, 256, 7, EXL3_MUL1, 1),
     EACH_ROWS(EXL3, 4224, 128, 6, EXL3_MCG, 0),
+    EXL3(1, 5120, 256, 8, EXL3_MCG, 0),
+    EXL3(8, 4096, 256, 8, EXL3_3INST, 1),
+    EXL3(9, 4224, 128, 8, EXL3_MCG, 0),
+    EXL3(32, 2176, 128, 12, EXL3_3INST, 0),
+    EXL3(33, 1024, 384, 8, EXL3_MCG, 1),
+    EXL3(65, 2048, 128, 6, EXL3_3INST, 0),
+    EXL3(5, 384, 5120, 8, EXL3_MCG, 1),
+    EXL3(11, 128, 16384, 6, EXL3_MCG, 0),      // outputs for many blocks
+    EXL3(3, 1024, 128 * 620, 12, EXL3_MCG, 0), // and for chains of all segments
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
@@ -1657,6 +1789,26 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(ATTN, 9, 1, 64, 8, DTYPE_E4M3, 2e-2),
     EACH_ROWS(ATTN, 4, 2, 128, 16, DTYPE_F32, 2e-2),
     ATTN(700, 2, 2, 32, 4, DTYPE_BF16, 2e-2),
+    ATTN(200, 3, 1, 256, 32, DTYPE_E4M3, 2e-2),
+    ATTN(130, 8, 1, 256, 32, DTYPE_BF16, 2e-2),
+    ATTN(130, 2, 2, 256, 32, DTYPE_E4M3, 2e-2),
+    ATTN(80, 6, 2, 128, 16, DTYPE_BF16, 2e-2),
+    ATTN(80, 6, 2, 128, 16, DTYPE_E4M3, 2e-2),
+    ATTN_AT(0, 1, 6, 1, 1, DTYPE_BF16), // positions at the borders of tiles, chunks and groups
+    ATTN_AT(63, 2, 6, 1, 2, DTYPE_BF16),
+    ATTN_AT(255, 2, 6, 1, 1, DTYPE_E4M3),
+    ATTN_AT(1000, 1, 6, 2, 3, DTYPE_BF16),
+    ATTN_AT(2047, 8, 6, 1, 2, DTYPE_BF16),
+    ATTN_AT(2300, 16, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(2559, 17, 3, 1, 1, DTYPE_BF16),
+    ATTN_AT(1023, 65, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(500, 64, 6, 1, 3, DTYPE_E4M3),
+    ATTN_AT(100, 200, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(8190, 4, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(9000, 1, 6, 1, 4, DTYPE_E4M3),
+    ATTN_AT(8185, 17, 2, 1, 2, DTYPE_BF16),
+    ATTN_AT(8800, 3, 8, 1, 1, DTYPE_E4M3),
+    ATTN_AT(17000, 1, 1, 1, 4, DTYPE_BF16),
     EACH_ROWS(CONV, 1030),
     EACH_ROWS(SCAN, 2, 6, 128, 128),
     SCAN(65, 1, 2, 256, 32),
@@ -1670,6 +1822,11 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
     EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
+    EXPERTS(8, 256, 128, 15, 8, TYPES_EXL3),
+    EXPERTS(17, 128, 256, 15, 8, TYPES_EXL3),
+    EXPERTS(2, 2304, 1024, 4, 3, TYPES_EXL3), // segments that end within a rotation
+    EXPERTS(3, 2048, 512, 7, 4, DTYPE_BF16),
+    EXPERTS(4, 4104, 520, 5, 2, DTYPE_F16),
     EACH_ROWS(EXPERT_SUM, 2048),
     EACH_ROWS(DRAW, 5000, DRAW_SPREAD),
     DRAW(12, 248320, DRAW_SPREAD),

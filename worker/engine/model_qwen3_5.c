@@ -164,8 +164,7 @@ static void carve_record(struct model *m, struct carve *c) {
 
 static void carve_draws(struct model *m, struct carve *c) {
     carve_begin(c, "draws");
-    m->draw_rows = carve_take(c, m->lim.head_rows_max * sizeof(struct draw_row));
-    m->draw_ids = carve_take(c, m->lim.head_rows_max * sizeof(uint32_t));
+    m->draw_ids = carve_take(c, m->lim.head_rows_max * MODEL_DRAW_WORDS * sizeof(uint32_t));
     m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
 }
 
@@ -555,9 +554,8 @@ static void delta_layer(struct model *m, const struct layer_weights *l, const st
     mlp(m, l, r->rows);
 }
 
-void model_forward(struct model *m, const struct round *r) {
+void model_layers(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
-    round_write(r, m->ops);
     if (m->window_rope) write_positions(m, r, 1);
     m->ops->embed(
         m->ops->ctx,
@@ -575,6 +573,11 @@ void model_forward(struct model *m, const struct round *r) {
         tap_layer(m, i, r->rows);
     }
     if (m->taps.final) tap_final(m, r->rows);
+}
+
+void model_forward(struct model *m, struct round *r) {
+    round_write(r, m->ops);
+    model_layers(m, r);
 }
 
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count) {
@@ -597,10 +600,20 @@ struct kept { // runs of recorded rows on the device
     uint32_t count, rows;
 };
 
+enum { KEPT_PIECE = 64 }; // runs in one copy
+
+static void put_runs(struct model *m, devptr *at, const struct run *runs, uint32_t *count) {
+    m->ops->write(m->ops->ctx, *at, runs, *count * sizeof *runs);
+    *at += *count * sizeof *runs;
+    *count = 0;
+}
+
 // less: rows of each run left out, where it has more than those; 0 unless planted.
 static struct kept write_kept(struct model *m, devptr to, const struct run *runs, uint32_t count,
                               uint32_t less) {
     struct kept k = {.runs = to};
+    struct run piece[KEPT_PIECE];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct run run = runs[i];
         if (!run.count) continue;
@@ -608,8 +621,11 @@ static struct kept write_kept(struct model *m, devptr to, const struct run *runs
         run.row = run.record - 1;
         run.record = 0;
         k.rows += run.count;
-        m->ops->write(m->ops->ctx, to + k.count++ * sizeof run, &run, sizeof run);
+        k.count++;
+        piece[n++] = run;
+        if (n == KEPT_PIECE) put_runs(m, &to, piece, &n);
     }
+    put_runs(m, &to, piece, &n);
     return k;
 }
 

@@ -30,6 +30,7 @@ static void fill(struct plan *p, struct model *m, struct round *r, const struct 
     p->embedding_on_host = b->place.host;
     p->embedding_why = b->place.why;
     p->embedding_bytes = weights_embedding_bytes(m->ckpt);
+    p->staging_bytes = m->ops->pinned_bytes;
     p->context_max = b->context_max;
     p->streams_max = b->streams_max;
     p->pages = b->pages;

@@ -20,6 +20,7 @@ struct plan {
     bool embedding_on_host;
     const char *embedding_why; // a literal
     uint64_t embedding_bytes;
+    uint64_t staging_bytes; // pinned host memory that the backend takes in any case
     uint32_t context_max, streams_max, streams_whole, pages, page_tokens;
     uint64_t union_saves; // bytes of scratch that lie over one another
 };

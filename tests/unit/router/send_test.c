@@ -258,6 +258,27 @@ TEST(a_client_that_leaves_while_a_send_flies_is_cut_off_even_if_that_send_gets_t
     done_http1(&f);
 }
 
+// A sweep that answers somebody itself has looked at the clock before: what it sent is no older than nothing.
+TEST(a_sweep_cuts_what_stalls_and_never_what_was_sent_after_its_look_at_the_clock) {
+    struct fake f;
+    int client;
+    char c;
+    struct send *s = begin_http1(&f, &client);
+    send_begin(s, &SEND_HEAD(.status = 200, .stream = true));
+    send_set_flush(&fake_sends);
+    uint64_t sent = send_last_ms(s);
+    send_set_sweep(&fake_sends, sent - 1, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1); // open, and nothing to read
+    send_set_sweep(&fake_sends, sent + 30000, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1);
+    send_set_sweep(&fake_sends, sent + 30001, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), 0); // cut
+    fake_proceed(&f);
+    close(client);
+    uv_run(&loop, UV_RUN_ONCE);
+    done_http1(&f);
+}
+
 // Any order of text, flushes, h2o's asking, ends and resets: fake_h2o checks the rules, here what arrives.
 TEST(random_orders_break_no_rule_and_lose_no_byte) {
     srand(7);
