@@ -8,7 +8,7 @@
  * Order   as conv.cu, delta_norm.cu, delta_gates.cu, delta_scan.cuh and gated_norm.cu.
  * Equals  delta_mix_ref.c, bit for bit.
  * Cost    a run: the state read and written once, 8 NV DK DV bytes: 1.5 us for 48 heads of 128 x 128 at 4.2 TB/s; then the latency of three
- *         passes, and of delta_scan's step for each row. */
+ *         passes, and of a convolution and delta_scan's step for each row: on an H200 8 us for one row of one stream, 15 for eight. */
 #include "kernels/cuda/runs.cuh"
 #include "kernels/delta/conv.cuh"
 #include "kernels/delta/delta_mix_order.h"

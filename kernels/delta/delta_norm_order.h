@@ -1,4 +1,4 @@
-/* delta_norm_order: what the CUDA kernels of delta_norm and gated_norm and their plans agree on. */
+/* delta_norm_order: what the CUDA kernels of delta_norm and their plan agree on. */
 #pragma once
 
 enum {
