@@ -4,9 +4,10 @@
 
 struct attn_params {
     struct attn_args a;
-    devptr
-        scratch; // values of parts [entries, group, dim], then their maxima and sums [entries, group, 2], f32
-    devptr levels;   // of attn_rows: [blocks, 2 warpgroups, 2 levels] 64 KiB
+    // Parts: values [entries, group, dim], then maxima and sums [entries, group, 2], f32.
+    devptr scratch;
+    // Of attn_rows, f32: values [blocks, 2 warpgroups, 2 levels, 64, 256], then maxima and sums [blocks, queries, 2].
+    devptr levels;
     devptr counters; // the next unit, the blocks that are done, then those of parts
     uint32_t entries, counters_count; // how many there are
     uint32_t few;    // runs of up to so many rows are attn_split's, longer ones attn_rows'

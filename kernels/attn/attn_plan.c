@@ -15,7 +15,8 @@ enum {
     SPLIT_THREADS = 288,
     COLS_MAX = 48,
     ROWS_THREADS = 384,
-    FEW_MAX = 8, // rows of a run that attn_split takes where there is attn_rows
+    FEW_QUERIES =
+        8, // of a run that attn_split takes where there is attn_rows, whose tiles then cost less
     // Scratch for parts of contexts, at most; with less, spans are longer. Chips with attn_rows have much memory.
     PARTS_BYTES_MAX = 64 << 20,
     ROWS_PARTS_BYTES_MAX = 192 << 20,
@@ -55,13 +56,11 @@ static const char *split_of(enum dtype d, uint32_t cols) {
     }
 }
 
-// The ring's stages: what shared memory holds beside cols queries, in each of `blocks` blocks.
-static uint32_t stages_of(const struct cuda_arch *arch, uint32_t cols, uint32_t blocks) {
-    uint32_t room = blocks == 1 ? arch->shared_max
-                                : (arch->shared_max + BLOCK_RESERVED) / blocks - BLOCK_RESERVED;
+// The ring's stages: what shared memory holds beside cols queries. One block a multiprocessor: a long ring keeps it as busy as two.
+static uint32_t stages_of(const struct cuda_arch *arch, uint32_t cols) {
     uint32_t fixed = ATTN_SPLIT_SHARED(SPLIT_DIM, cols);
-    if (room < fixed) return 0;
-    return min_u32((room - fixed) / ATTN_STAGE_BYTES, ATTN_SPLIT_STAGES_MAX);
+    if (arch->shared_max < fixed) return 0;
+    return min_u32((arch->shared_max - fixed) / ATTN_STAGE_BYTES, ATTN_SPLIT_STAGES_MAX);
 }
 
 static uint32_t stages_min(enum dtype d) { // keys and values of a tile
@@ -72,12 +71,11 @@ static void plan_split(const struct attn_params *p, const struct cuda_arch *arch
                        uint32_t units_max, struct launch_list *ret) {
     struct attn_params q = *p;
     uint32_t queries = rows * (p->a.heads / p->a.kv.heads);
-    uint32_t cols = queries <= 8 ? 8 : queries <= 24 ? 24 : COLS_MAX, blocks = 1;
-    if (cols == COLS_MAX && stages_of(arch, cols, 1) < stages_min(p->a.kv.dtype)) cols = 24;
-    if (cols == 8 && arch->shared_max >= TWO_BLOCKS_SHARED) blocks = 2;
-    q.stages = stages_of(arch, cols, blocks);
+    uint32_t cols = queries <= 8 ? 8 : queries <= 24 ? 24 : COLS_MAX;
+    if (cols == COLS_MAX && stages_of(arch, cols) < stages_min(p->a.kv.dtype)) cols = 24;
+    q.stages = stages_of(arch, cols);
     struct launch *l = launch_add(ret, split_of(p->a.kv.dtype, cols), &q, sizeof q);
-    l->grid[0] = min_u32(arch->sm_count * blocks, units_max);
+    l->grid[0] = min_u32(arch->sm_count, units_max);
     l->block[0] = SPLIT_THREADS;
     l->shared_bytes = q.stages * ATTN_STAGE_BYTES + ATTN_SPLIT_SHARED(SPLIT_DIM, cols);
     l->early = true;
@@ -109,7 +107,7 @@ static void plan_units(const struct attn_args *a, const struct cuda_arch *arch,
     struct attn_params p = {.a = *a, .scratch = w->scratch, .counters = w->counters};
     p.entries = (uint32_t)min_u64(heads * (chunks + groups), parts_max / bytes);
     p.counters_count = ATTN_COUNTERS_FIXED + (uint32_t)min_u64(heads * (groups + 1), COUNTERS_MAX);
-    p.few = has_rows(arch) ? min_u32(FEW_MAX, COLS_MAX / group) : UINT32_MAX;
+    p.few = has_rows(arch) ? max_u32(FEW_QUERIES / group, 1) : UINT32_MAX;
     ret->scratch_bytes = p.entries * bytes;
     ret->counters = p.counters_count;
     uint32_t runs = max_u32(a->rows.runs_count, 1);

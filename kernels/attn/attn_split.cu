@@ -2,10 +2,9 @@
  * that blocks take as they come, so that all of them read the cache at once. Eight warps compute, one copies.
  *
  * A tile: scores = keys x queries (each warp sixteen keys), softmax (a warp a query), values^T x p (each warp an eighth of the
- * dimensions), with keys and values the left factors: up to 48 queries cost little beside reading them.
+ * dimensions), with keys and values the left factors. Blocks are bound by what they read for up to eight queries; more cost more.
  * Equals  attn_ref.c, bit for bit. */
 #include "kernels/attn/attn_pipe.cuh"
-// attn_units needs pipe_sync
 #include "kernels/attn/attn_units.cuh"
 #include "kernels/cuda/kv_at.h"
 

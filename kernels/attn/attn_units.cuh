@@ -6,6 +6,7 @@
  * unit of a group to end joins the group's chunks, the last group of a piece joins the groups. */
 #pragma once
 #include "kernels/attn/attn_params.h"
+#include "kernels/attn/attn_pipe.cuh"
 #include "kernels/attn/kv_order.h"
 #include "kernels/cuda/device.cuh"
 

@@ -94,6 +94,7 @@ static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
     if (!r) r = c->d->func_get(&ptx, CU_FUNC_PTX_VERSION, c->functions[i]);
     // What the driver made of the PTX does not wait, and so may not be early.
     c->overlaps[i] = on && on->waits && ptx >= OVERLAP_SM_MIN;
+    if (!r && ptx / 10 < (int)c->arch.sm / 10) c->from_ptx = (uint32_t)ptx;
     if (!r) return ST_OK;
     fail(c, r, k->name, e);
     return e ? (int)e->st : ST_DEVICE;
@@ -113,6 +114,10 @@ static int load_modules(struct cuda *c, struct err *e) {
     for (uint32_t i = 0; i < cuda_kernels_count; i++) {
         int st = load_kernel(c, i, e);
         if (st) return st;
+    }
+    if (c->from_ptx) { // plans may name only what the PTX has
+        c->arch.sm = c->from_ptx;
+        snprintf(c->variant, sizeof c->variant, "compute_%u", c->arch.sm);
     }
     return ST_OK;
 }

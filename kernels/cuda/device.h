@@ -31,6 +31,7 @@ struct cuda {
     cu_module *modules;     // [cuda_images_count]
     cu_function *functions; // [cuda_kernels_count]; NULL: not for this GPU
     bool *overlaps;         // ... a launch of it may be early
+    uint32_t from_ptx; // 0, or the architecture of the PTX that the driver compiled for this GPU
     struct cuda_arch arch;
     bool unified; // host and device share one memory
     char name[128], variant[16];

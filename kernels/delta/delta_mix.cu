@@ -172,6 +172,11 @@ template <uint32_t BLOCKS> DEVICE_FN void mix_wait() {
     if (BLOCKS == 1) __syncthreads();
 }
 
+DEVICE_FN struct delta_at mix_at(const struct mix_shared &sh, uint32_t warp, uint32_t r,
+                                 uint32_t col) {
+    return {sh.x[0][r], sh.x[1][r], &sh.x[2][r][col], sh.gates[r], &sh.qk[warp][r]};
+}
+
 template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &params) {
     constexpr uint32_t WARPS = DIM / DELTA_COLUMNS / BLOCKS; // that scan; one more keeps the books
     const struct delta_mix_args &a = params.a;
@@ -216,16 +221,18 @@ template <uint32_t BLOCKS> DEVICE_FN void mix(const struct delta_mix_params &par
         if (first == 0 && BLOCKS == 2) mix_wait<BLOCKS>();
         if (scans) {
             struct delta_row<QUADS> k, next;
+            struct delta_token<QUADS, DELTA_HELD> t;
             float mk[DELTA_HELD];
-            delta_qk<QUADS, MIX_ROWS>(sh.qk[p.warp], sh.x[0][0], sh.x[1][0]);
+            uint32_t mine_col = warp_col + col;
             delta_take(k, sh.x[1][0], part);
             delta_read(st, k, mk);
+            delta_qk<QUADS, MIX_ROWS>(sh.qk[p.warp], sh.x[0][0], sh.x[1][0]);
+            delta_fetch(t, mix_at(sh, p.warp, 0, mine_col), part);
 #pragma unroll 1
             for (uint32_t r = 0; r < rows; r++) {
-                struct delta_token t = {sh.gates[r][0], sh.gates[r][1], sh.qk[p.warp][r]};
-                float y = delta_step(st, mk, k, next, sh.x[0][r], sh.x[1][(r + 1) % MIX_ROWS], part,
-                                     t, &sh.x[2][r][warp_col + col]);
-                float *to = &o[r][warp_col + col + delta_out_column<DELTA_HELD>(part)];
+                float y = delta_step(st, mk, t, k, next,
+                                     mix_at(sh, p.warp, (r + 1) % MIX_ROWS, mine_col), part);
+                float *to = &o[r][mine_col + delta_out_column<DELTA_HELD>(part)];
                 if (BLOCKS == 2) to = mix_peer(to, r % 2);
                 if (delta_out_lane<DELTA_HELD>(part)) *to = y;
                 k = next;
@@ -248,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(DELTA_MIX_THREADS(1))
 }
 
 // From sm_90 on: half a head a block.
-extern "C" __global__ void PAIR __launch_bounds__(DELTA_MIX_THREADS(2))
+extern "C" __global__ void PAIR __launch_bounds__(DELTA_MIX_THREADS(2), 2)
     delta_mix_128_pair(const struct delta_mix_params params) {
 #if __CUDA_ARCH__ >= 900
     mix<2>(params);

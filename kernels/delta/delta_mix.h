@@ -5,8 +5,7 @@
  * Shapes  rows, m, conv_w, conv_state as in conv.h; z, norm_w as in gated_norm.h; a, b, neg_a, dt_bias as in delta_gates.h; state as in
  *         delta_scan.h; o [T, NV * DV] f32, the outcome. qkv [T, C] and gates [T, 2, NV] are room for it, undefined afterwards.
  * Record  rows of runs with record go, as conv reads, delta_norm leaves and delta_gates makes them, to rows run.record - 1 .. of rec_m,
- *         rec_qkv and rec_gates. These are 0 where no run is recorded.
- * Early   runs may be read before the launch before this one has ended: they are written by the table's write. */
+ *         rec_qkv and rec_gates. These are 0 where no run is recorded. */
 #pragma once
 #include <stdbool.h>
 

@@ -2,8 +2,8 @@
  * the state, each lane its quads of their rows.
  *
  * A step has three passes over a lane's rows, none of which waits for a sum over lanes: S^T k of the token has been summed up by the step
- * before; while its parts are added, S^T q is summed and S decays; then S takes the token, and the next one's S^T k is summed on
- * what comes out. */
+ * before; while its parts are added, S decays and S^T q is summed on that; then S takes the token, and the next one's S^T k is summed
+ * on what comes out, while the rest of the next token is read. */
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include "kernels/delta/delta_scan_order.h"
@@ -116,49 +116,66 @@ DEVICE_FN void delta_read(const struct delta_part<Q, COLS> &p, const struct delt
                 sum[c] = fmaf(p.s[i][c][j], delta_of(k.x[i], j), sum[c]);
 }
 
-struct delta_token {
-    float g, b, qk;
+// Where a token is, shared: padded rows of query and key, the values of the lane's columns, decay and strength, q . k.
+struct delta_at {
+    const float *q, *k, *v, *gates, *qk;
 };
 
-/* One token: mk holds the lane's part of S^T k on entry, of S^T next on return. k: the token's key; next: the key of the token behind it, whose
- * rows are taken from next_row; v: the values of the lane's columns, shared. Returns the output of column delta_out_column. */
-template <uint32_t Q, uint32_t COLS>
-DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
-                           const struct delta_row<Q> &k, struct delta_row<Q> &next,
-                           const float *q_row, const float *next_row, uint32_t part,
-                           const struct delta_token &t, const float *v) {
-    float mq[COLS], d[COLS], value[COLS];
+template <uint32_t Q, uint32_t COLS> struct delta_token { // but its key
     struct delta_row<Q> q;
+    float v[COLS], g, b, qk;
+};
+
+template <uint32_t Q, uint32_t COLS>
+DEVICE_FN void delta_fetch(struct delta_token<Q, COLS> &t, const struct delta_at &at,
+                           uint32_t part) {
+    float2 gates = *reinterpret_cast<const float2 *>(at.gates);
+    t.g = gates.x;
+    t.b = gates.y;
+    t.qk = *at.qk;
 #pragma unroll
     for (uint32_t c = 0; c < COLS; c += 2) {
-        float2 two = *reinterpret_cast<const float2 *>(v + c);
-        value[c] = two.x;
-        value[c + 1] = two.y;
+        float2 two = *reinterpret_cast<const float2 *>(at.v + c);
+        t.v[c] = two.x;
+        t.v[c + 1] = two.y;
     }
-    delta_take(q, q_row, part);
-#pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), value[c]);
-    delta_read(p, q, mq);
-#pragma unroll
-    for (uint32_t i = 0; i < Q; i++)
-#pragma unroll
-        for (uint32_t c = 0; c < COLS; c++)
-#pragma unroll
-            for (uint32_t j = 0; j < DELTA_QUAD; j++) p.s[i][c][j] = t.g * p.s[i][c][j];
-    delta_take(next, next_row, part);
-    float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
-#pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) mk[c] = 0;
+    delta_take(t.q, at.q, part);
+}
+
+/* One token: mk holds the lane's part of S^T k on entry, of S^T next_k on return; t and k are the token's on entry, t the next one's on return, which
+ * is at `next`. Returns the output of column delta_out_column. */
+template <uint32_t Q, uint32_t COLS>
+DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
+                           struct delta_token<Q, COLS> &t, const struct delta_row<Q> &k,
+                           struct delta_row<Q> &next_k, const struct delta_at &next,
+                           uint32_t part) {
+    float mq[COLS], d[COLS], qk = t.qk;
+    delta_take(next_k, next.k, part);
 #pragma unroll
     for (uint32_t i = 0; i < Q; i++)
 #pragma unroll
         for (uint32_t j = 0; j < DELTA_QUAD; j++)
 #pragma unroll
-            for (uint32_t c = 0; c < COLS; c++) {
+            for (uint32_t c = 0; c < COLS; c++) p.s[i][c][j] = t.g * p.s[i][c][j];
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), t.v[c]);
+    delta_read(p, t.q, mq);
+    float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
+    delta_fetch(t, next, part);
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c++) mk[c] = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < Q; i++)
+#pragma unroll
+        for (uint32_t j = 0; j < DELTA_QUAD; j++) {
+#pragma unroll
+            for (uint32_t c = 0; c < COLS; c++)
                 p.s[i][c][j] = fmaf(delta_of(k.x[i], j), d[c], p.s[i][c][j]);
-                mk[c] = fmaf(p.s[i][c][j], delta_of(next.x[i], j), mk[c]);
-            }
-    return fmaf(t.qk, mine, t.g * sum);
+#pragma unroll
+            for (uint32_t c = 0; c < COLS; c++)
+                mk[c] = fmaf(p.s[i][c][j], delta_of(next_k.x[i], j), mk[c]);
+        }
+    return fmaf(qk, mine, sum);
 }
 
 /* The state of a warp's columns from memory, or from nothing. group: of DELTA_COLUMNS columns; col: the lane's first in it.

@@ -13,6 +13,7 @@ enum {
     DELTA_COLUMNS = 16,
     DELTA_HELD = DELTA_COLUMNS * DELTA_PARTS / 32, // columns of a lane, where a warp has one group
     DELTA_KEY_DIM_MAX = 256,
+    DELTA_SCAN_WARPS_MAX = 4, // of a block, that hold columns; one more feeds them
 };
 
 ARITH_FN uint32_t delta_rows_padded(uint32_t key_dim) {

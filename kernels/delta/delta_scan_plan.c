@@ -6,11 +6,9 @@
 
 #include <assert.h>
 
-enum { WARPS_MAX = 4 };
-
 // Of the groups of columns of a head: the most warps, up to four, that divide them.
 static uint32_t warps_of(uint32_t groups) {
-    uint32_t warps = WARPS_MAX;
+    uint32_t warps = DELTA_SCAN_WARPS_MAX;
     while (groups % warps) warps--;
     return warps;
 }
@@ -31,6 +29,6 @@ void delta_scan_plan(const struct delta_scan_args *a, const struct cuda_arch *ar
     l->grid[0] = a->value_dim / cols / warps;
     l->grid[1] = a->value_heads;
     l->grid[2] = a->runs_count;
-    l->block[0] = warps * 32;
+    l->block[0] = (warps + 1) * 32;
     l->early = true;
 }

@@ -29,12 +29,13 @@ static void step(float *s, const struct token *t, uint32_t rows) {
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t p = i / DELTA_QUAD % DELTA_PARTS;
         mk[p] = fmaf(s[i], t->k[i], mk[p]);
+        s[i] = t->g * s[i];
         mq[p] = fmaf(s[i], t->q[i], mq[p]);
         qk[p] = fmaf(t->q[i], t->k[i], qk[p]);
     }
     float d = t->b * fmaf(-t->g, parts_sum(mk, false), t->v);
-    for (uint32_t i = 0; i < rows; i++) s[i] = fmaf(t->k[i], d, t->g * s[i]);
-    if (t->out) *t->out = fmaf(parts_sum(qk, false), d, t->g * parts_sum(mq, true));
+    for (uint32_t i = 0; i < rows; i++) s[i] = fmaf(t->k[i], d, s[i]);
+    if (t->out) *t->out = fmaf(parts_sum(qk, false), d, parts_sum(mq, true));
 }
 
 static void take_token(struct token *t, const struct delta_scan_args *a, uint32_t row,

@@ -1,4 +1,5 @@
-/* exl3: see linear.h and exl3_block.cuh. The EXL3 parts of a call: their rows, and the plain form of the product.
+/* exl3: see linear.h and exl3_block.cuh. The EXL3 parts of a call that have chains, all but MUL1 (exl3_int.h): their rows, and the plain
+ * form of the product.
  *
  * exl3_rotate_rows rotates the rows for each part: a warp is 128 channels of a row. exl3_8 and exl3_32 multiply: a block is 128
  * outputs and up to 8 or 32 rows. They serve where the forms of few and of many rows do not fit.

@@ -7,6 +7,7 @@
  * Order   linear_order.h's. The shape of the grid, the chain and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    decoding: 5 to 6 instructions a weight. */
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_few.h"
@@ -33,7 +34,7 @@ DEVICE_FN struct span span_at(const struct exl3_params &p, uint32_t u) {
     struct span s = {};
     for (;; s.part++) {
         const struct weight &w = p.a.parts[s.part].w;
-        if (!w.exl3.half_bits) continue;
+        if (!exl3_chains(&w)) continue;
         uint32_t tiles = w.rows / LINEAR_TILE, units = tiles * chunks_of(p);
         if (at < units) {
             s.chunk = at / tiles;

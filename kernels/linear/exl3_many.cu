@@ -8,6 +8,7 @@
  * Order   linear_order.h's. The shape of the grid, the tiles and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    2 T N K flop; decoding, for each tile of rows. */
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_many.h"
@@ -24,7 +25,7 @@ template <int ROWS> DEVICE_FN struct tile tile_at(const struct exl3_params &p, u
     uint32_t across = (p.a.rows + ROWS - 1) / ROWS;
     for (;; ret.part++) {
         const struct weight &w = p.a.parts[ret.part].w;
-        if (!w.exl3.half_bits) continue;
+        if (!exl3_chains(&w)) continue;
         uint32_t tiles = w.rows / EXL3_BLOCK * across;
         if (t < tiles) {
             ret.block = t / across;

@@ -1,8 +1,11 @@
-/* linear_plan: see launch.h. The plain parts first (linear_plain_plan.c), then the EXL3 ones. The rows of a block change no bit. */
+/* linear_plan: see launch.h. The plain parts first (linear_plain_plan.c), then the EXL3 ones with chains, then those with
+ * integers (exl3_int_plan.c). The rows of a block change no bit. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_int_plan.h"
 #include "kernels/linear/exl3_many.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
@@ -15,7 +18,7 @@ enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
 // So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
 enum { FEW_ROTATIONS = 40 };
 
-// The EXL3 parts of a call.
+// The EXL3 parts of a call that have chains.
 struct exl3_sizes {
     uint32_t parts, cols, blocks; // blocks: of 128 outputs
     uint32_t half_bits_max;
@@ -25,7 +28,7 @@ static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
     struct exl3_sizes ret = {.cols = a->parts[0].w.cols};
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct weight *w = &a->parts[i].w;
-        if (!w->exl3.half_bits) continue;
+        if (!exl3_chains(w)) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
         ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
@@ -148,4 +151,5 @@ void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
     uint64_t plain_bytes = ret->scratch_bytes;
     plan_exl3(a, arch, w, ret);
     ret->scratch_bytes = max_u64(ret->scratch_bytes, plain_bytes);
+    exl3_int_plan(a, arch, w, ret);
 }

@@ -1,9 +1,11 @@
-/* linear_ref: the twin of linear.cu and exl3.cu: sixteen outputs at a time, row by row. */
+/* linear_ref: the twin of linear.cu and exl3.cu: sixteen outputs at a time, row by row. MUL1 parts: exl3_int_ref.c. */
 #include "common/mem.h"
 #include "kernels/cuda/mma_step.h"
 #include "kernels/cuda/refs.h"
 #include "kernels/cuda/sums_ref.h"
 #include "kernels/linear/exl3_decode.h"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_ref.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
 
@@ -89,17 +91,20 @@ static uint32_t step_place(uint32_t k) {
     return k / 64 * 64 + s * 16 + tile * 4 + in / 8 * 2 + in % 2;
 }
 
+void exl3_ref_rotate_row(const struct linear_args *a, const struct weight *w, uint32_t row,
+                         float *ret) {
+    const float *x = (const float *)refs_ptr(a->x) + (uint64_t)row * w->cols;
+    for (uint32_t k = 0; k < w->cols; k++) ret[k] = x[k] * refs_load(w->exl3.suh, k, DTYPE_F16);
+    for (uint32_t first = 0; first < w->cols; first += EXL3_BLOCK) rotate(ret + first);
+}
+
 static void rotate_row(const struct linear_args *a, const struct weight *w, uint32_t row,
                        struct mma_one *ret) {
-    for (uint32_t first = 0; first < w->cols; first += EXL3_BLOCK) {
-        float v[EXL3_BLOCK];
-        for (uint32_t i = 0; i < EXL3_BLOCK; i++)
-            v[i] = ((const float *)refs_ptr(a->x))[(uint64_t)row * w->cols + first + i] *
-                   refs_load(w->exl3.suh, first + i, DTYPE_F16);
-        rotate(v);
-        for (uint32_t i = 0; i < EXL3_BLOCK; i++)
-            ret[step_place(first + i)] = mma_split(arith_to_f16(v[i]), DTYPE_F16);
-    }
+    float *v = mem_calloc(w->cols, sizeof *v);
+    exl3_ref_rotate_row(a, w, row, v);
+    for (uint32_t k = 0; k < w->cols; k++)
+        ret[step_place(k)] = mma_split(arith_to_f16(v[k]), DTYPE_F16);
+    free(v);
 }
 
 static void decode_tile(const void *tile, const struct exl3 *q, float ret[EXL3_TILE * EXL3_TILE]) {
@@ -125,7 +130,7 @@ static void decode_strip(const struct weight *w, uint32_t strip, struct mma_vec 
     }
 }
 
-static void finish_row(const struct linear_part *p, uint32_t row, float *y) {
+void exl3_ref_finish_row(const struct linear_part *p, uint32_t row, float *y) {
     for (uint32_t first = 0; first < p->w.rows; first += EXL3_BLOCK) {
         rotate(y + first);
         for (uint32_t n = first; n < first + EXL3_BLOCK; n++) {
@@ -136,7 +141,7 @@ static void finish_row(const struct linear_part *p, uint32_t row, float *y) {
     }
 }
 
-static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
+void exl3_chain_ref(const struct linear_args *a, const struct linear_part *p) {
     uint32_t cols = p->w.cols, outputs = p->w.rows;
     struct mma_one *x = mem_calloc((size_t)a->rows * cols, sizeof *x);
     struct mma_vec *v = mem_calloc(cols, sizeof *v);
@@ -148,7 +153,8 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
             sum_segments(v, x + (size_t)row * cols, cols, linear_exl3_groups(cols) * LINEAR_GROUP,
                          y + (size_t)row * outputs + strip * EXL3_TILE);
     }
-    for (uint32_t row = 0; row < a->rows; row++) finish_row(p, row, y + (size_t)row * outputs);
+    for (uint32_t row = 0; row < a->rows; row++)
+        exl3_ref_finish_row(p, row, y + (size_t)row * outputs);
     free(x);
     free(v);
     free(y);
@@ -157,8 +163,10 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
 void linear_ref(const struct linear_args *a) {
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct linear_part *p = &a->parts[i];
-        if (p->w.exl3.half_bits)
-            run_exl3(a, p);
+        if (exl3_int_weight(&p->w))
+            exl3_int_ref(a, p);
+        else if (p->w.exl3.half_bits)
+            exl3_chain_ref(a, p);
         else if (p->w.dtype == DTYPE_F32)
             run_f32(a, p);
         else

@@ -1,15 +1,21 @@
 /* experts_ref: the twin of experts.cu: pick by pick, through the twins of linear and swiglu. */
 #include "common/mem.h"
 #include "kernels/cuda/refs.h"
+#include "kernels/linear/exl3_ref.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
 #include "kernels/moe/experts.h"
 
 #include <stdlib.h>
 
+// EXL3 by chains, whatever the codebook.
 static void multiply(const struct weight *w, devptr x, const float *y) {
-    linear_ref(&(struct linear_args){
-        .x = x, .rows = 1, .parts_count = 1, .parts = {{.w = *w, .y = (uintptr_t)y}}});
+    struct linear_args a = {
+        .x = x, .rows = 1, .parts_count = 1, .parts = {{.w = *w, .y = (uintptr_t)y}}};
+    if (w->exl3.half_bits)
+        exl3_chain_ref(&a, &a.parts[0]);
+    else
+        linear_ref(&a);
 }
 
 static void run_pick(const struct experts_args *a, const struct expert *e, uint64_t row,

@@ -1,12 +1,14 @@
-/* router: see router.h. A warp is a row; the logits become its probabilities in place.
+/* router: see router.h. A warp is a row; its probabilities are in shared memory, or in place of the logits where there are more than fit.
  *
  * Order   lane l adds e^(logit - max) of the experts l, l + 32, .. to its sum; lanes add by xor 16, 8, 4, 2, 1. The sum of
  *         the chosen p from the largest down.
- * Equals  router_ref.c, bit for bit. */
+ * Equals  router_ref.c, bit for bit.
+ * Cost    4 X bytes a row; its latency: a pass over X / 32 probabilities a lane for each choice. */
 #include "kernels/cuda/device.cuh"
 #include "kernels/moe/router.h"
 
 static __device__ const float taken = -1.0f;
+enum { SHARED_MAX = 1024 };
 
 // Of two places the one with the larger p; of equal ones, and where nothing compares, the first.
 DEVICE_FN void better(float *p, uint32_t *at, float other, uint32_t other_at) {
@@ -38,8 +40,15 @@ DEVICE_FN uint32_t largest(const float *p, uint32_t n, uint32_t lane) {
 extern "C" __global__ void __launch_bounds__(WARP) router(const struct router_args a) {
     uint32_t lane = threadIdx.x, n = a.count;
     uint64_t t = blockIdx.x;
-    float *p = device_ptr<float>(a.logits) + t * n, max = p[0], sum = 0;
-    for (uint32_t e = lane; e < n; e += WARP) max = p[e] > max ? p[e] : max;
+    __shared__ float row[SHARED_MAX];
+    device_wait_prior();
+    device_let_next();
+    float *logits = device_ptr<float>(a.logits) + t * n, *p = n <= SHARED_MAX ? row : logits;
+    float max = logits[0], sum = 0;
+    for (uint32_t e = lane; e < n; e += WARP) {
+        p[e] = logits[e];
+        max = p[e] > max ? p[e] : max;
+    }
     max = device_warp_max(max);
     __syncwarp();
     for (uint32_t e = lane; e < n; e += WARP) {

@@ -8,8 +8,10 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import select
+import signal
 import socket
 import ssl
 import tempfile
@@ -241,6 +243,125 @@ def case_45_each_limit_of_a_head_has_its_status():
                 r = h.request("GET", path, headers=[(k.lower(), v) for k, v in headers])
                 check_eq((r.status, strict_json(r.body)["error"]["code"]), (status, code), "HTTP/2")
         check_eq(s.get("/livez?" + "x" * 200).status, 200, "under the limits")
+
+
+def h2_frame(kind, flags, number, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + number.to_bytes(4, "big") + payload
+
+
+def h2_head(c, number, fields, more=b"", flags=4):
+    """The frames of a POST's head, packed by c's tables, with `more` of it behind."""
+    block = c.h.encoder.encode([(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", CHAT), *fields]) + more
+    cuts = [block[i:i + 16384] for i in range(0, len(block), 16384)]
+    kinds = [1] + [9] * (len(cuts) - 1)
+    last = len(cuts) - 1
+    return b"".join(h2_frame(kind, flags if i == last else 0, number, cut) for i, (kind, cut) in enumerate(zip(kinds, cuts)))
+
+
+def anonymous_bytes(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"RssAnon:\s+(\d+)", f.read()).group(1)) << 10
+
+
+@test
+def case_45_over_http2_a_head_that_unpacks_into_a_hundredfold_is_not_unpacked():
+    """A byte of a packed head may be a field. h2o takes 400,000 of them a head and keeps them while the body is coming: 40 MB."""
+    s = server()
+    before = anonymous_bytes(s.pid)
+    with bystander(s, "heads of 400,000 fields"):
+        for _ in range(10):
+            with Http2(s.port) as c, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                for number in range(1, 41, 2):
+                    c.s.sendall(h2_head(c, number, [], b"\x90" * 400_000))
+                while c.pump():
+                    pass
+        # As many fields as are taken, though not served, on as many streams as there may be, and no body.
+        with Http2(s.port) as c:
+            for number in range(1, 200, 2):
+                c.s.sendall(h2_head(c, number, [], b"\x90" * 390))
+            c.s.sendall(h2_frame(6, 0, 0, bytes(8)))
+            c.pump()
+            check(not c.gone, "the connection of heads that are not far beyond the limits has ended")
+            grown = anonymous_bytes(s.pid) - before
+            note(f"{grown / 2**20:.1f} MiB more")
+            check(SMALL or grown < 100 << 20, f"{grown} bytes more")
+    check_in(" head ", s.log_text(), "the log names it")
+
+
+@contextlib.contextmanager
+def unread(s, path, total):
+    """Connections on which replies of so many bytes were asked for that none of them has a window for."""
+    whole = len(s.get(path).body)
+    fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)]
+    with contextlib.ExitStack() as open_ones:
+        asking = [open_ones.enter_context(Http2(s.port)) for _ in range(total // whole // 100)]
+        for c in asking:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                c.h.update_settings({4: 0})  # the window that a stream begins with
+                c.flush()
+                c.s.sendall(b"".join(h2_frame(1, 5, 2 * k + 1, c.h.encoder.encode(fields)) for k in range(100)))
+        note(f"{path}: {100 * len(asking)} replies of {whole} bytes")
+        yield asking
+
+
+def closed_count(clients):
+    count = 0
+    for c in clients:
+        c.s.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while c.s.recv(65536):
+                    pass
+                count += 1
+            except ConnectionResetError:
+                count += 1
+    return count
+
+
+@test
+def replies_that_nobody_reads_are_bounded_whoever_asks_for_them():
+    """Ten bytes ask for a hundred thousand: a few hundred streams whose windows are shut would keep gigabytes for a minute."""
+    s = server()
+    before = anonymous_bytes(s.pid)
+    with bystander(s, "replies that nobody reads"):
+        with unread(s, "/openapi.json", 1 << 30) as clients:
+            check_eq(s.get("/livez").status, 200, "status")  # behind all of them
+            grown = anonymous_bytes(s.pid) - before
+            note(f"{grown / 2**20:.0f} MiB more")
+            check(SMALL or grown < 300 << 20, f"what never changes was copied: {grown} bytes more")
+            check_eq(closed_count(clients), 0, "connections closed, of replies that take no memory")
+        with unread(s, "/metrics", (1 << 29) + (1 << 27)) as clients:
+            wait_for(lambda: closed_count(clients), "the connections of the oldest are closed")
+            wait_for(lambda: anonymous_bytes(s.pid) - before < 900 << 20, "the memory is bounded")
+            note(f"{(anonymous_bytes(s.pid) - before) / 2**20:.0f} MiB more, {closed_count(clients)} of {len(clients)} closed")
+
+
+@test
+def over_http2_the_rest_of_a_head_that_comes_after_the_goaway_stops_nobody():
+    """h2o by itself, having said GOAWAY, looks at a CONTINUATION for ever, and at nothing else."""
+    with Server("--drain.settle_s=0") as s:
+        with Http2(s.port) as half, s.connect() as other:
+            stream = {**GOOD, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+            live = half.send_request("POST", CHAT, stream)  # keeps its connection
+            while not half.streams[live].body:
+                half.pump()
+            half.s.sendall(h2_head(half, live + 2, [], b"\x82", flags=0))
+            other.send_request("POST", CHAT, stream)
+            reader = EventReader(other)
+            reader.next()
+            with s.stopped(s.wait_worker()["pid"]):
+                s.signal(signal.SIGTERM)
+                goaways = data = b""
+                while goaways.count(b"\x07\x00\x00\x00\x00\x00") < 2:  # h2o says it twice, a second apart
+                    data = half.s.recv(65536)
+                    check(data, "closed before the second GOAWAY")
+                    goaways += data
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    half.s.sendall(h2_frame(9, 4, live + 2, b"\x82"))
+                    while half.s.recv(65536):
+                        pass
+            check_eq(reader.rest()[-1], "[DONE]", "the stream beside it")
+        check_eq(s.wait(), 0, "exit status")
 
 
 @test

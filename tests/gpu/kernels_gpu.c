@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEDULES = 3, WORK_BYTES = 256 << 20, WORK_COUNTERS = 16384 };
+enum { SCHEDULES = 3, WORK_BYTES = 256 << 20, WORK_COUNTERS = 8 << 20 };
 
 struct tally {
     const char *name;

@@ -153,8 +153,17 @@ static void ref_linear(const struct op_case *c, double *ret) {
             }
 }
 
-/* exl3: T, K, N, twice the bits, codebook, bias. As the linear layer has them: [y1 = x W1, y2 += x W1], and a plain part
- * beside them that must not notice. */
+/* exl3: T, K, N, twice the bits, codebook, EXL3_.. of op_cases.h. As the linear layer has them: [y1 = x W1, y2 += x W1],
+ * and a plain part beside them that must not notice. */
+static float exl3_input(const struct op_case *c, uint64_t row, uint32_t k) {
+    float x = fine(1, row * c->size[1] + k);
+    if (c->size[5] & EXL3_CHANNEL && k == 77) x *= 1000;
+    if (!(c->size[5] & EXL3_ROW)) return x;
+    if (row % 4 == 1) return 0;
+    if (k == 99 && row % 4 == 2) return NAN;
+    return k == 99 && row % 4 == 3 ? INFINITY : x;
+}
+
 static uint16_t *exl3_words(uint32_t what, uint64_t count) {
     uint16_t *w = mem_alloc(count * sizeof *w);
     for (uint64_t i = 0; i < count; i++) w[i] = (uint16_t)mix_u64((uint64_t)what << 40 ^ (i + 1));
@@ -195,17 +204,21 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     b->svh = exl3_factors(o, 32, n);
     b->bias = buf_fine(o, 33, n);
     b->plain = weight_of(o, &plain, 34, 5, k, DTYPE_BF16);
-    b->x = buf_fine(o, 1, (uint64_t)t * k);
+    float *x = mem_alloc((uint64_t)t * k * F32);
+    for (uint64_t i = 0; i < (uint64_t)t * k; i++) x[i] = exl3_input(c, i / k, (uint32_t)(i % k));
+    b->x = buf_of(o, x, (uint64_t)t * k * F32);
+    free(x);
     b->y[0] = buf_new(o, (uint64_t)t * n * F32);
     b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
     b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
-    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4], b->suh.p,
-                     b->svh.p,  c->size[5] ? b->bias.p : 0,     0};
+    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4],         b->suh.p,
+                     b->svh.p,  c->size[5] & EXL3_BIAS ? b->bias.p : 0, 0};
     struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
     *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
     a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
     a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
     a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
+    if (c->size[5] & EXL3_OTHER) a->parts[2].w.exl3.codebook = EXL3_3INST;
     free(w);
 }
 
@@ -290,34 +303,41 @@ static void exl3_rotate(double *v, uint32_t count) {
     }
 }
 
+// A row x, rotated, times m in [K, N], rotated.
+static void ref_exl3_row(const struct op_case *c, const double *m, const double *x, double *y) {
+    uint32_t k = c->size[1], n = c->size[2];
+    memset(y, 0, n * sizeof *y);
+    for (uint32_t i = 0; i < k; i++)
+        for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
+    exl3_rotate(y, n);
+    for (uint32_t j = 0; j < n; j++)
+        y[j] = y[j] * exl3_factor_value(32, j) + (c->size[5] & EXL3_BIAS ? fine(33, j) : 0);
+}
+
 static void ref_exl3(const struct op_case *c, double *ret) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
-    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
-    double *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    enum exl3_codebook first = (enum exl3_codebook)c->size[4];
+    enum exl3_codebook second = c->size[5] & EXL3_OTHER ? EXL3_3INST : first;
+    double *m = exl3_matrix(30, k, n, c->size[3], first);
+    double *m2 = exl3_matrix(30, k, n, c->size[3], second);
+    double *x = mem_alloc(k * sizeof *x);
     double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
     for (uint32_t r = 0; r < t; r++) {
-        for (uint32_t i = 0; i < k; i++)
-            x[i] = fine(1, (uint64_t)r * k + i) * exl3_factor_value(31, i);
+        for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, r, i) * exl3_factor_value(31, i);
         exl3_rotate(x, k);
-        memset(y, 0, n * sizeof *y);
-        for (uint32_t i = 0; i < k; i++)
-            for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
-        exl3_rotate(y, n);
-        for (uint32_t j = 0; j < n; j++) {
-            double v = y[j] * exl3_factor_value(32, j) + (c->size[5] ? fine(33, j) : 0);
-            ret[(size_t)r * n + j] = v;
-            added[(size_t)r * n + j] = v + fine(35, (uint64_t)r * n + j);
-        }
+        ref_exl3_row(c, m, x, ret + (size_t)r * n);
+        ref_exl3_row(c, m2, x, added + (size_t)r * n);
+        for (uint32_t j = 0; j < n; j++) added[(size_t)r * n + j] += fine(35, (uint64_t)r * n + j);
         for (uint32_t j = 0; j < 5; j++) {
             double s = 0;
             for (uint32_t i = 0; i < k; i++)
-                s += (double)fine(1, (uint64_t)r * k + i) * value(34, (uint64_t)j * k + i);
+                s += (double)exl3_input(c, r, i) * value(34, (uint64_t)j * k + i);
             plain[r * 5 + j] = s;
         }
     }
     free(m);
+    free(m2);
     free(x);
-    free(y);
 }
 
 /* embed: T, D, V, -, dtype */
@@ -1081,6 +1101,24 @@ static void mix_steps(const struct ops *o, const struct delta_mix_args *a, const
                                                     .eps = a->eps});
 }
 
+// A commit of two layers, whose records are the same, and of whose states the second is a copy of the first: so it must be after it.
+static void mix_commit_layers(const struct ops *o, struct delta_commit_args *c, uint32_t slot) {
+    uint64_t bytes = c->conv.slot_stride, layer = SLOTS * bytes;
+    char *first = mem_alloc(bytes), *second = mem_alloc(bytes);
+    devptr at = c->conv.state + slot * bytes;
+    struct err e;
+    c->layers = 2;
+    c->layer_bytes = layer;
+    o->copy(o->ctx, at + layer, at, bytes);
+    o->delta_commit(o->ctx, c);
+    o->read(o->ctx, first, at, bytes);
+    o->read(o->ctx, second, at + layer, bytes);
+    CHECK_OK(o->sync(o->ctx, &e), e);
+    CHECK(!memcmp(first, second, bytes));
+    free(first);
+    free(second);
+}
+
 static void mix_commit(const struct ops *o, const struct delta_mix_args *a, struct run run) {
     uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
     run.row = run.record - 1;
@@ -1102,10 +1140,9 @@ static void mix_commit(const struct ops *o, const struct delta_mix_args *a, stru
                                            .m = a->rec_m,
                                            .state = a->conv_state,
                                            .slot_stride = a->slot_stride,
-                                           .channels = width},
-                                  .layers = 1};
+                                           .channels = width}};
     if (o->delta_commit) {
-        o->delta_commit(o->ctx, &c);
+        mix_commit_layers(o, &c, run.slot);
     } else {
         o->delta_scan(o->ctx, &c.scan);
         o->conv_store(o->ctx, &c.conv);
@@ -1174,7 +1211,7 @@ static void mix_round(const struct ops *o, const struct op_case *c, const struct
 }
 
 static void run_mix(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
-    struct buf state = buf_fine(o, STALE, SLOTS * mix_stride(c) / F32);
+    struct buf state = buf_fine(o, STALE, 2 * SLOTS * mix_stride(c) / F32);
     run_streams(o, c, schedule, &(struct stream_op){mix_round}, &state, ret);
     buf_free(o, &state);
 }
@@ -1715,9 +1752,15 @@ const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
     X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(8, __VA_ARGS__),                    \
         X(16, __VA_ARGS__), X(17, __VA_ARGS__), X(64, __VA_ARGS__), X(128, __VA_ARGS__),           \
         X(256, __VA_ARGS__)
+#define EACH_INT(X, ...)                                                                           \
+    X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(4, __VA_ARGS__), X(5, __VA_ARGS__), \
+        X(8, __VA_ARGS__), X(9, __VA_ARGS__), X(16, __VA_ARGS__)
+#define EACH_MANY(X, ...)                                                                          \
+    X(31, __VA_ARGS__), X(33, __VA_ARGS__), X(65, __VA_ARGS__), X(127, __VA_ARGS__),               \
+        X(129, __VA_ARGS__), X(257, __VA_ARGS__), X(300, __VA_ARGS__)
 #define EACH_CODEBOOK(half_bits)                                                                   \
     EXL3(3, 256, 128, half_bits, EXL3_3INST, 0), EXL3(9, 128, 256, half_bits, EXL3_MCG, 1),        \
-        EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0)
+        EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0), EXL3(6, 1152, 256, half_bits, EXL3_MUL1, 1)
 
 const struct op_case op_cases_rows[] = {
     EACH_ROWS(LINEAR, 1056, 200, 40, DTYPE_BF16),
@@ -1745,6 +1788,16 @@ const struct op_case op_cases_rows[] = {
     EXL3(5, 384, 5120, 8, EXL3_MCG, 1),
     EXL3(11, 128, 16384, 6, EXL3_MCG, 0),      // outputs for many blocks
     EXL3(3, 1024, 128 * 620, 12, EXL3_MCG, 0), // and for chains of all segments
+    EACH_INT(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
+    EACH_INT(EXL3, 5120, 256, 7, EXL3_MUL1, EXL3_CHANNEL),
+    EACH_INT(EXL3, 384, 896, 12, EXL3_MUL1, EXL3_OTHER | EXL3_ROW),
+    EACH_INT(EXL3, 640, 1664, 5, EXL3_MUL1, 0),
+    EXL3(3, 17408, 128, 8, EXL3_MUL1, 0),
+    EACH_MANY(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
+    EACH_MANY(EXL3, 640, 384, 7, EXL3_MUL1, EXL3_CHANNEL),
+    EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),
+    EXL3(130, 5120, 128, 6, EXL3_MUL1, EXL3_CHANNEL),
+    EXL3(700, 1024, 640, 10, EXL3_MUL1, EXL3_BIAS),
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
@@ -1792,6 +1845,7 @@ const struct op_case op_cases_rows[] = {
     ATTN_AT(8185, 17, 2, 1, 2, DTYPE_BF16),
     ATTN_AT(8800, 3, 8, 1, 1, DTYPE_E4M3),
     ATTN_AT(17000, 1, 1, 1, 4, DTYPE_BF16),
+    ATTN_AT(300, 9, 264, 264, 1, DTYPE_BF16), // so many that no context is cut
     EACH_ROWS(CONV, 1030),
     EACH_ROWS(SCAN, 2, 6, 128, 128),
     SCAN(65, 1, 2, 256, 32),

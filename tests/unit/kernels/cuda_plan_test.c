@@ -72,8 +72,29 @@ static void plan_linear(uint32_t rows_count, uint32_t v, const struct cuda_arch 
         a.parts[i].w = (struct weight){
             .dtype = (enum dtype)(i % 3), .rows = outputs[i], .cols = hidden[v] / 128 * 128 + 128};
         if (v >= 2 && i != 0)
-            a.parts[i].w.exl3 = (struct exl3){.half_bits = 7, .codebook = EXL3_MUL1};
+            a.parts[i].w.exl3 = (struct exl3){.half_bits = 6 + i, .codebook = EXL3_MUL1};
     }
+    linear_plan(&a, arch, &no_work, l);
+}
+
+static void plan_chains(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                        struct launch_list *l) {
+    struct linear_args a = {.rows = rows_count, .parts_count = 2};
+    for (uint32_t i = 0; i < 2; i++) {
+        a.parts[i].w = (struct weight){.dtype = DTYPE_BF16, .rows = 1024 << v, .cols = 512 << v};
+        if (i) a.parts[i].w.exl3 = (struct exl3){.half_bits = 7, .codebook = EXL3_MCG};
+    }
+    linear_plan(&a, arch, &no_work, l);
+}
+
+// Prompts of the largest parts, all of one width, which must not take more launches than there are; and the head.
+static void plan_alike(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                       struct launch_list *l) {
+    struct linear_args a = {.rows = rows_count, .parts_count = v + 1};
+    for (uint32_t i = 0; i <= v; i++)
+        a.parts[i].w = (struct weight){.rows = v ? 17408 : 248320,
+                                       .cols = 5120,
+                                       .exl3 = {.half_bits = 8, .codebook = EXL3_MUL1}};
     linear_plan(&a, arch, &no_work, l);
 }
 
@@ -159,7 +180,7 @@ static void plan_delta_commit(uint32_t rows_count, uint32_t v, const struct cuda
     CHECK_EQ(l->count, 2);
 }
 
-// Few rows a run go through one launch, where there is a kernel for their sizes.
+// Few rows go through one launch, where there is a kernel for their sizes.
 static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                            struct launch_list *l) {
     struct delta_scan_args s = scan_of(1, v);
@@ -170,7 +191,7 @@ static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_ar
                                .key_dim = s.key_dim,
                                .value_dim = s.value_dim};
     delta_mix_plan(&a, arch, &no_work, l);
-    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 16 ? 1 : 6 + v % 2);
+    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 8 ? 1 : 6 + v % 2);
     CHECK_EQ(l->counters, l->count == 1 ? s.key_heads : 0);
 }
 
@@ -302,6 +323,8 @@ static void check_op(const char *op, plan_fn *plan) {
 TEST(every_plan_fits_every_architecture) {
 #define CHECK_OP(op) check_op(#op, plan_##op);
     PLANS_ALL(CHECK_OP)
+    check_op("linear, chains", plan_chains);
+    check_op("linear, alike", plan_alike);
     PLANS_DRAFT(CHECK_OP)
 }
 
