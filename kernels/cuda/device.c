@@ -117,7 +117,7 @@ static int load_modules(struct cuda *c, struct err *e) {
     }
     if (c->from_ptx) { // plans may name only what the PTX has
         c->arch.sm = c->from_ptx;
-        snprintf(c->variant, sizeof c->variant, "compute_%u", c->arch.sm);
+        snprintf(c->variant, sizeof c->variant, "ptx_%u", c->arch.sm % 1000);
     }
     return ST_OK;
 }
