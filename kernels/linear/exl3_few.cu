@@ -62,29 +62,22 @@ struct ahead {
     uint32_t turn_bytes; // from a unit of the warp to the next one in that span
 };
 
-// On to the next unit, if there is one.
-DEVICE_FN void aim(const struct exl3_params &p, struct ahead &a) {
-    if (a.unit >= a.to) return;
-    if (a.unit < a.end) {
-        a.ring.at += (int64_t)a.turn_bytes - (int64_t)a.groups * a.ring.step;
-        a.ring.left = a.groups / EXL3_RING_GROUPS;
-    } else {
-        struct span s = span_at(p, a.unit);
-        const struct weight &w = p.a.parts[s.part].w;
-        a.end = s.end;
-        a.groups = s.to - s.from;
-        a.turn_bytes = blockDim.x / WARP * LINEAR_TILE * w.exl3.half_bits;
-        exl3_ring_aim(a.ring, w, s.tile, s.from, a.groups);
-    }
-    a.unit += blockDim.x / WARP;
-}
-
 DEVICE_FN void fill(const struct exl3_params &p, struct ahead &a) {
-    if (a.ring.left) {
-        exl3_ring_fetch(a.ring);
-        if (!a.ring.left) aim(p, a);
+    if (!a.ring.left && a.unit < a.to) {
+        if (a.unit < a.end) {
+            a.ring.at += (int64_t)a.turn_bytes - (int64_t)a.groups * a.ring.step;
+            a.ring.left = a.groups / EXL3_RING_GROUPS;
+        } else {
+            struct span s = span_at(p, a.unit);
+            const struct weight &w = p.a.parts[s.part].w;
+            a.end = s.end;
+            a.groups = s.to - s.from;
+            a.turn_bytes = blockDim.x / WARP * LINEAR_TILE * w.exl3.half_bits;
+            exl3_ring_aim(a.ring, w, s.tile, s.from, a.groups);
+        }
+        a.unit += blockDim.x / WARP;
     }
-    exl3_ring_next(a.ring);
+    exl3_ring_fill(a.ring);
 }
 
 DEVICE_FN void load_factors(uint32_t shared, uint32_t ret[4]) {
@@ -351,7 +344,6 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     struct ahead w = {.unit = from + warp, .to = to};
     w.ring.stage_bytes = EXL3_RING_GROUPS * EXL3_GROUP * p.half_bits_max;
     w.ring.base = shared + p.buffers * p.rows_bytes + warp * EXL3_RING * w.ring.stage_bytes;
-    aim(p, w);
     for (int i = 0; i < EXL3_RING - 1; i++) fill(p, w);
     device_wait_prior();
     uint32_t next = from + warp;

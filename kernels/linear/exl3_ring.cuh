@@ -32,31 +32,21 @@ DEVICE_FN void exl3_ring_aim(struct exl3_ring &r, const struct weight &w, uint32
     r.second = piece / half_bits * row + piece % half_bits * 16 - at;
 }
 
-// Fetches a stage, of which there must be one.
-DEVICE_FN void exl3_ring_fetch(struct exl3_ring &r) {
-    uint32_t lane = threadIdx.x % WARP;
-    uint32_t to = copies_shared(r.base) + r.fill * r.stage_bytes + lane * 16;
-    const char *second_group = r.at + r.step;
-    if (r.pieces == WARP) {
-        copies_16(to, r.at);
-        copies_16(to + WARP * 16, second_group);
-    } else {
-        uint32_t group = r.pieces * 16;
-        if (lane < r.pieces) {
-            copies_16(to, r.at);
-            copies_16(to + group, second_group);
+// Fetches a stage, or nothing if none is left.
+DEVICE_FN void exl3_ring_fill(struct exl3_ring &r) {
+    if (r.left) {
+        uint32_t lane = threadIdx.x % WARP;
+        uint32_t to = copies_shared(r.base) + r.fill * r.stage_bytes + lane * 16;
+#pragma unroll
+        for (int i = 0; i < EXL3_RING_GROUPS; i++) {
+            if (lane < r.pieces) copies_16(to, r.at);
+            if (r.pieces > WARP && lane + WARP < r.pieces)
+                copies_16(to + WARP * 16, r.at + r.second);
+            r.at += r.step;
+            to += r.pieces * 16;
         }
-        if (lane + WARP < r.pieces) {
-            copies_16(to + WARP * 16, r.at + r.second);
-            copies_16(to + group + WARP * 16, second_group + r.second);
-        }
+        r.left--;
     }
-    r.at = second_group + r.step;
-    r.left--;
-}
-
-// The stage that was fetched, or none, stands next in the ring.
-DEVICE_FN void exl3_ring_next(struct exl3_ring &r) {
     copies_end_group();
     r.fill = (r.fill + 1) % EXL3_RING;
 }
