@@ -22,28 +22,16 @@ enum { FEW_ROTATIONS = 40 };
 struct exl3_sizes {
     uint32_t parts, cols, blocks; // blocks: of 128 outputs
     uint32_t half_bits_max;
-    bool wide; // weights that exl3_many_256 takes
 };
 
-static bool exl3_wide(const struct exl3 *q) {
-    if (q->codebook != EXL3_MCG) return false;
-    switch (q->half_bits) {
-#define EXL3_WIDE_CASE(width) case width:
-        EXL3_MANY_WIDE_WIDTHS(EXL3_WIDE_CASE)
-        return true;
-    default: return false;
-    }
-}
-
 static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
-    struct exl3_sizes ret = {.cols = a->parts[0].w.cols, .wide = true};
+    struct exl3_sizes ret = {.cols = a->parts[0].w.cols};
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct weight *w = &a->parts[i].w;
         if (!exl3_chain_weight(w)) continue;
         assert(!w->exl3.rows_whole); // ops.exl3_views is false
         ret.blocks += w->rows / EXL3_BLOCK;
         ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
-        ret.wide &= exl3_wide(&w->exl3);
         ret.parts++;
     }
     return ret;
@@ -102,8 +90,7 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
                      struct exl3_params *p, struct launch_list *ret) {
     static const char *const names[] = {NULL, "exl3_few_8", "exl3_few_16", NULL, "exl3_few_32"};
     uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4;
-    uint32_t most = arch->sm == 90 ? 16 : 32; // above, exl3_many is as fast or faster
-    uint32_t shared = p->a.rows > most ? UINT32_MAX : few_chain(s, arch, tiles, p);
+    uint32_t shared = p->a.rows > 32 ? UINT32_MAX : few_chain(s, arch, tiles, p);
     if (shared > arch->shared_max) return false;
     uint32_t chunks = p->segments / p->chain;
     p->units = s->blocks * LINEAR_WARPS * chunks;
@@ -120,34 +107,22 @@ static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
     return true;
 }
 
-// Wide tiles keep more warps busy, and need a sixth less time at 64 rows, a third less in a prompt.
-static struct exl3_many_shape many_shape(const struct exl3_sizes *s, uint32_t rows) {
-    if (s->wide) return rows <= 64 ? EXL3_MANY_WIDE_64 : EXL3_MANY_WIDE_128;
-    return rows <= 64 ? EXL3_MANY_64 : EXL3_MANY_128;
-}
-
 // Every block keeps a slot for each segment, for tiles that it shares with others.
 static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
                       struct exl3_params *p, struct launch_list *ret) {
-    struct exl3_many_shape m = many_shape(s, p->a.rows);
-    uint32_t tiles = 0;
+    uint32_t rows = p->a.rows <= 64 ? 64 : 128;
     if (arch->sm != 90) return false;
-    for (uint32_t i = 0; i < p->a.parts_count; i++)
-        if (p->a.parts[i].w.exl3.half_bits)
-            tiles +=
-                ceil_div_u32(p->a.parts[i].w.rows, m.outputs) * ceil_div_u32(p->a.rows, m.rows);
     plan_rotate(s, p, ret);
+    uint32_t tiles = s->blocks * ceil_div_u32(p->a.rows, rows);
     p->units = tiles * p->segments;
     p->sums = p->rotated + ret->scratch_bytes;
     ret->counters = tiles;
-    const char *kernel = m.rows == 64 ? "exl3_many_64" : "exl3_many_128";
-    if (s->wide) kernel = m.rows == 64 ? "exl3_many_wide_64" : "exl3_many_wide_128";
-    struct launch *l = launch_add(ret, kernel, p, sizeof *p);
+    struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
     l->grid[0] = min_u32(arch->sm_count, p->units);
-    l->block[0] = (m.outputs / LINEAR_TILE + 4) * 32;
-    l->shared_bytes = exl3_many_shared(m, s->half_bits_max);
+    l->block[0] = EXL3_MANY_THREADS;
+    l->shared_bytes = exl3_many_shared(rows, s->half_bits_max);
     l->early = true;
-    ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * m.rows * m.outputs * sizeof(float);
+    ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * rows * EXL3_BLOCK * sizeof(float);
     return true;
 }
 

@@ -1785,9 +1785,6 @@ const struct op_case op_cases_rows[] = {
     EXL3(32, 2176, 128, 12, EXL3_3INST, 0),
     EXL3(33, 1024, 384, 8, EXL3_MCG, 1),
     EXL3(65, 2048, 128, 6, EXL3_3INST, 0),
-    EXL3(256, 2176, 384, 8, EXL3_MCG, 1),
-    EXL3(300, 5120, 256, 6, EXL3_MCG, 0),
-    EXL3(260, 1024, 256, 8, EXL3_3INST, 0),
     EXL3(5, 384, 5120, 8, EXL3_MCG, 1),
     EXL3(11, 128, 16384, 6, EXL3_MCG, 0),      // outputs for many blocks
     EXL3(3, 1024, 128 * 620, 12, EXL3_MCG, 0), // and for chains of all segments
