@@ -51,7 +51,7 @@ template <enum dtype D> struct parts_of {
     __device__ __forceinline__ void store(uint32_t row, uint32_t n, float v) const {
         const linear_part &p = a.parts[find(&n)];
         float *y = device_ptr<float>(p.y) + (uint64_t)row * p.w.rows + n;
-        *y = p.add ? v + *y : v;
+        *y = p.add ? v + __ldcg(y) : v;
     }
 };
 
@@ -153,7 +153,7 @@ template <enum dtype D, int N, int STAGES> DEVICE_FN void wide(const struct line
                 if (row >= band.rows) continue;
                 float *to_y = y + (uint64_t)row * part.w.rows;
                 float v = total[i][h * 2 + j];
-                *to_y = part.add ? v + *to_y : v;
+                *to_y = part.add ? v + __ldcg(to_y) : v;
             }
     }
 }
@@ -166,8 +166,9 @@ template <enum dtype D> DEVICE_FN void add_sums(const struct linear_params &p) {
     uint32_t segments = linear_segments(p.a.parts[0].w.cols);
     if (n >= p.outputs) return;
     const float *sums = device_ptr<const float>(p.sums) + (uint64_t)blockIdx.y * p.outputs + n;
-    float v = *sums;
-    for (uint32_t s = 1; s < segments; s++) v = v + sums[(uint64_t)s * p.a.rows * p.outputs];
+    float v = __ldcg(sums);
+    for (uint32_t s = 1; s < segments; s++)
+        v = v + __ldcg(sums + (uint64_t)s * p.a.rows * p.outputs);
     parts_of<D>{p.a}.store(blockIdx.y, n, v);
 }
 
@@ -205,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(LINEAR_FEW_WARPS *WARP)
     const float *w = device_ptr<const float>(part.w.data) + (uint64_t)local * cols;
     const float *x = device_ptr<const float>(p.a.x) + (uint64_t)blockIdx.y * cols;
     float sum = 0;
-    for (uint32_t k = threadIdx.x % WARP; k < cols; k += WARP) sum = fmaf(x[k], w[k], sum);
+    for (uint32_t k = threadIdx.x % WARP; k < cols; k += WARP) sum = fmaf(__ldcg(x + k), w[k], sum);
     sum = device_warp_sum(sum);
     if (threadIdx.x % WARP == 0) parts.store(blockIdx.y, n, sum);
 }

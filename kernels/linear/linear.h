@@ -8,7 +8,7 @@
  *         CUDA: linear_order.h: chains of tensor-core steps, in segments, by K alone. The rows become the weight's type on
  *         their way in (bf16; f16 with what lies beyond 65504 at 65504); EXL3 takes the rotated rows as f16. fp32 weights
  *         are multiplied in fp32. y is fp32 and never rounded.
- * Threads split the output columns, never K.
+ * Threads split the output columns; on CUDA also the segments of K, which add in their order.
  * Cost    few rows: the bytes of W, or decoding it; many: 2 T N K flop. */
 #pragma once
 #include <stdbool.h>

@@ -9,11 +9,9 @@
 
 enum {
     FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4,
-    FEW_QUADS =
-        12, // a lane's share of the rows, in fp32, up to which linear_few rounds them itself
     BLOCK_BYTES = 1 << 10, // of shared memory that the system keeps of each block
     ALIGN = 256,
-    SPLIT_ROWS_MAX = 256, // beyond, sums do not go through memory
+    SUMS_BYTES_MAX = 24 << 20, // beyond, sums do not go through memory
 };
 
 // A variant of linear_wide.
@@ -51,8 +49,8 @@ static void plan_round(const struct linear_params *p, bool bf16, struct launch_l
         ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-/* False where the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
- * have one, and with it more copies on their way. */
+/* False where linear_wide is as good, or the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's
+ * beginning and end; few outputs have one, and with it more copies on their way. */
 static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
                      struct launch_list *ret) {
     static const struct {
@@ -66,7 +64,9 @@ static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch 
                    {"linear_few_3_bf16", "linear_few_3_f16", 3, 1}};
     uint32_t segments = linear_segments(p->a.parts[0].w.cols), units = LINEAR_FEW_WARPS / segments;
     uint32_t rows_bytes = units * p->a.rows * padded_of(p) * 2;
-    if (p->a.rows > LINEAR_FEW_ROWS) return false;
+    // From three rows on, wide bands of outputs are as fast, and need no room for the rows.
+    bool wide = p->a.rows > 2 && p->outputs >= arch->sm_count * 64;
+    if (p->a.rows > LINEAR_FEW_ROWS || wide) return false;
     for (uint32_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         uint32_t blocks = kernels[i].blocks, most = (arch->shared_max + BLOCK_BYTES) / blocks;
         uint32_t shared =
@@ -101,17 +101,16 @@ static double max(double a, double b) {
     return a > b ? a : b;
 }
 
-/* Clocks that it takes, roughly: a multiprocessor multiplies 2,048 factors a clock, at nine tenths; it reads 20 bytes a clock from
- * memory and 36 from the cache; a stage takes some 4,600 clocks to come, 2,600
- * where other rows have just read the same. Three groups leave few
- * registers for 128 rows. Sums that go through memory are written and read. */
+/* Clocks that it takes, roughly, as measured on an H200: a multiprocessor multiplies 2,048 factors a clock at nine tenths; it reads
+ * 20 bytes a clock from memory and 36 from the cache; a stage takes some 4,600 clocks to come, less where other rows read the same.
+ * Three groups leave few registers for 128 rows. Sums that go through memory are written and read. */
 static double clocks_of(const struct sharing *s, const struct linear_params *p) {
     double tiles = ceil_div_u32(p->a.rows, s->kernel->rows), rows = s->kernel->rows;
     double multiply = s->groups * 64 * rows / 1850, cached = (s->per + rows) * 2 / 36;
     double step = max(multiply, max(cached, s->per * 2 / 20.0 / tiles));
     if (s->groups == 3 && rows >= 128) step *= 1.15;
-    double stage =
-        max(step * LINEAR_SPAN + 100, (tiles > 2 ? 2600.0 : 4600.0) / (s->kernel->stages - 2));
+    double late = tiles == 1 ? 4600 : s->turns == 1 ? 3400 : 2600;
+    double stage = max(step * LINEAR_SPAN + 100, late / (s->kernel->stages - 2));
     double sums = s->splits > 1 ? (double)p->a.rows * p->outputs * 64 / 1300 + 3000 : 0;
     double stages = (double)padded_of(p) / LINEAR_SPAN / s->splits;
     return s->turns * (stages * stage + 3000) + sums;
@@ -132,15 +131,21 @@ static bool share(struct sharing *s, const struct linear_params *p, const struct
     return s->per > (s->groups - 1) * 64 && wide_bytes(s) <= arch->shared_max;
 }
 
+// Of all segments, should blocks share them.
+static uint64_t sums_bytes(const struct linear_params *p) {
+    return (uint64_t)linear_segments(p->a.parts[0].w.cols) * p->a.rows * p->outputs * sizeof(float);
+}
+
 static struct sharing wide_sharing(const struct linear_params *p, const struct cuda_arch *arch) {
     struct sharing best = {0};
     uint32_t segments = linear_segments(p->a.parts[0].w.cols);
     double least = 0;
+    bool narrow = p->outputs < arch->sm_count * 64;
     for (uint32_t k = 0; k < WIDES; k++)
         for (uint32_t groups = 1; groups <= wides[k].groups; groups++)
             for (uint32_t splits = 1; splits <= segments; splits *= 2) {
                 struct sharing s = {.kernel = &wides[k], .groups = groups, .splits = splits};
-                if (splits > 1 && p->a.rows > SPLIT_ROWS_MAX) continue;
+                if (splits > 1 && (!narrow || sums_bytes(p) > SUMS_BYTES_MAX)) continue;
                 if (!share(&s, p, arch)) continue;
                 double clocks = clocks_of(&s, p);
                 if (best.kernel && clocks >= least) continue;
@@ -163,12 +168,12 @@ static void plan_wide(struct linear_params *p, bool bf16, const struct cuda_arch
                            ceil_div_u32(p->a.rows, s.kernel->rows), s.bands, s.groups * 128);
     l->grid[2] = s.splits;
     l->shared_bytes = wide_bytes(&s);
-    if (s.splits == 1) return;
-    uint64_t segments = linear_segments(p->a.parts[0].w.cols);
-    ret->scratch_bytes =
-        max_u64(ret->scratch_bytes, rounded + segments * p->a.rows * p->outputs * sizeof(float));
-    add(ret, bf16 ? "linear_add_bf16" : "linear_add_f16", p,
-        ceil_div_u32(p->outputs, LINEAR_THREADS), p->a.rows, LINEAR_THREADS);
+    // As much as any lower count of rows may take.
+    uint64_t sums = p->outputs < arch->sm_count * 64 ? min_u64(sums_bytes(p), SUMS_BYTES_MAX) : 0;
+    ret->scratch_bytes = max_u64(ret->scratch_bytes, rounded + sums);
+    if (s.splits > 1)
+        add(ret, bf16 ? "linear_add_bf16" : "linear_add_f16", p,
+            ceil_div_u32(p->outputs, LINEAR_THREADS), p->a.rows, LINEAR_THREADS);
 }
 
 static uint32_t outputs_of(const struct linear_args *a, enum dtype d) {

@@ -2,6 +2,7 @@
  *
  * Pieces   16 bytes, eight weights of a row. In shared memory rows are a power of two of pieces, at least eight, and piece p of row
  *          r stands at p ^ (r & 7): the same pieces of eight rows lie in different banks, as ldmatrix wants them.
+ * Reads    of what an earlier launch wrote go past the first cache: a launch that overlaps the ones before may find old lines there.
  * Unit     of the layer of few rows: the warps of one tile of outputs, a warp a segment of K. It has a run of outputs of its own,
  *          cut into tiles of at most sixteen. The rows stay in shared memory whole; a warp's weights pass through a ring of slots
  *          that it alone fills and reads. A slot holds 64 inputs of sixteen outputs, or as many more of fewer outputs. */
@@ -67,9 +68,9 @@ DEVICE_FN void stream_barrier(uint32_t number, uint32_t threads) {
 
 // Four neighbours of a row of fp32 values; 0 behind its end. quick: rows start at multiples of 16 bytes.
 DEVICE_FN float4 stream_quad(const float *x, uint32_t k, uint32_t cols, bool quick) {
-    if (quick) return k < cols ? *reinterpret_cast<const float4 *>(x + k) : make_float4(0, 0, 0, 0);
-    return make_float4(k < cols ? x[k] : 0, k + 1 < cols ? x[k + 1] : 0,
-                       k + 2 < cols ? x[k + 2] : 0, k + 3 < cols ? x[k + 3] : 0);
+    if (quick && k < cols) return __ldcg(reinterpret_cast<const float4 *>(x + k));
+    return make_float4(k < cols ? __ldcg(x + k) : 0, k + 1 < cols ? __ldcg(x + k + 1) : 0,
+                       k + 2 < cols ? __ldcg(x + k + 2) : 0, k + 3 < cols ? __ldcg(x + k + 3) : 0);
 }
 
 /* Rows as 16-bit values: [K / STREAM_SPAN, rows, STREAM_SPAN], 0 behind their ends, piece p of row r of a span at p ^ (r & 7). So in
@@ -92,7 +93,7 @@ DEVICE_FN void stream_rounded(unsigned char *ret, const unsigned char *x, uint32
         uint4 v[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (first + i * WARP < all) v[i] = in[first + i * WARP];
+            if (first + i * WARP < all) v[i] = __ldcg(in + first + i * WARP);
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
             if (first + i * WARP < all) out[first + i * WARP] = v[i];
