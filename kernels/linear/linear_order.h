@@ -43,15 +43,3 @@ ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
     uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), per = linear_exl3_groups(cols);
     return (groups + per - 1) / per;
 }
-
-// Blocks that write the outputs of a plain part: a block has LINEAR_WARPS warps, one for each tile and segment, or, for fp32
-// weights, one for each output.
-ARITH_FN uint32_t linear_block_outputs(const struct weight *w) {
-    if (w->dtype == DTYPE_F32) return LINEAR_WARPS;
-    return LINEAR_WARPS / linear_segments(w->cols) * LINEAR_TILE;
-}
-
-ARITH_FN uint32_t linear_blocks(const struct weight *w) {
-    if (w->exl3.half_bits) return 0;
-    return (w->rows + linear_block_outputs(w) - 1) / linear_block_outputs(w);
-}
