@@ -9,8 +9,6 @@
 
 enum {
     FEW_STATIC_BYTES = 2 * LINEAR_FEW_WARPS * LINEAR_FEW_ROWS * LINEAR_TILE * 4,
-    FEW_QUADS =
-        12, // a lane's share of the rows, in fp32, up to which linear_few rounds them itself
     BLOCK_BYTES = 1 << 10, // of shared memory that the system keeps of each block
     ALIGN = 256,
     SUMS_BYTES_MAX = 24 << 20, // beyond, sums do not go through memory
@@ -51,8 +49,8 @@ static void plan_round(const struct linear_params *p, bool bf16, struct launch_l
         ceil_div_u32(padded_of(p), LINEAR_THREADS * 4), p->a.rows, LINEAR_THREADS);
 }
 
-/* False where linear_wide is as good, or the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's beginning and end; few outputs
- * have one, and with it more copies on their way. */
+/* False where linear_wide is as good, or the rows do not fit into shared memory. Two blocks of a multiprocessor hide each other's
+ * beginning and end; few outputs have one, and with it more copies on their way. */
 static bool plan_few(struct linear_params *p, bool bf16, const struct cuda_arch *arch,
                      struct launch_list *ret) {
     static const struct {

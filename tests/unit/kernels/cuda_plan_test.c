@@ -359,6 +359,26 @@ TEST(attention_wants_no_more_for_fewer_rows_whatever_their_runs) {
                     }
 }
 
+// The engine asks at some counts of rows: those between must not want more.
+TEST(plain_linear_layers_want_no_more_for_fewer_rows) {
+    static const uint32_t shapes[][2] = {{1, 16},      {96, 5120},    {1024, 2048}, {5120, 17408},
+                                         {6144, 5120}, {17408, 5120}, {34816, 2560}};
+    for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            uint64_t before = 0;
+            for (uint32_t rows_count = 1; rows_count < 400; rows_count++) {
+                struct linear_args a = {.rows = rows_count, .parts_count = 1};
+                a.parts[0].w = (struct weight){
+                    .dtype = DTYPE_BF16, .rows = shapes[s][0], .cols = shapes[s][1]};
+                struct launch_list *l = plan_check_begin();
+                linear_plan(&a, arch, &no_work, l);
+                plan_check(l, arch, "linear");
+                CHECK(l->scratch_bytes >= before);
+                before = l->scratch_bytes;
+            }
+        }
+}
+
 // The table is searched by halves.
 TEST(the_table_of_kernels_is_in_order_and_every_kernel_is_found) {
     for (uint32_t i = 0; i < cuda_kernels_count; i++) {
