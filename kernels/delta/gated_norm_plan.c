@@ -1,7 +1,8 @@
-/* gated_norm_plan: see launch.h. A warp a head. */
+/* gated_norm_plan: see launch.h. A warp a head, or a few. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/delta/delta_norm_order.h"
 #include "kernels/delta/gated_norm.h"
 
 enum { WARPS = 4 };
@@ -9,8 +10,10 @@ enum { WARPS = 4 };
 void gated_norm_plan(const struct gated_norm_args *a, const struct cuda_arch *arch,
                      const struct cuda_work *w, struct launch_list *ret) {
     if (!a->rows) return;
-    struct launch *l = launch_add(ret, "gated_norm", a, sizeof *a);
+    bool many = a->rows >= DELTA_NORM_MANY;
+    struct launch *l = launch_add(ret, many ? "gated_norm_many" : "gated_norm", a, sizeof *a);
     l->grid[0] = a->rows;
-    l->grid[1] = ceil_div_u32(a->heads, WARPS);
+    l->grid[1] = ceil_div_u32(a->heads, WARPS * (many ? DELTA_NORM_HEADS : 1));
     l->block[0] = WARPS * 32;
+    l->early = true;
 }

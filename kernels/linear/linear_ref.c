@@ -15,15 +15,16 @@ static void store(const struct linear_part *p, uint32_t row, uint32_t n, float v
     *y = p->add ? v + *y : v;
 }
 
-// All segments of a row and sixteen outputs.
+// All segments, of `per` steps, of a row and sixteen outputs.
 static void sum_segments(const struct mma_vec *w, const struct mma_one *x, uint32_t cols,
-                         float ret[MMA_LANES]) {
-    uint32_t steps = (cols + MMA_K - 1) / MMA_K, per = linear_segment_steps(cols);
-    for (uint32_t first = 0; first < steps; first += per) {
+                         uint32_t per, float ret[MMA_LANES]) {
+    uint32_t steps = (cols + MMA_K - 1) / MMA_K;
+    mma_chain(ret, w, x, steps < per ? steps : per);
+    for (uint32_t first = per; first < steps; first += per) {
         float sum[MMA_LANES];
         mma_chain(sum, w + first * MMA_K, x + first * MMA_K,
                   steps - first < per ? steps - first : per);
-        for (uint32_t l = 0; l < MMA_LANES; l++) ret[l] = first ? ret[l] + sum[l] : sum[l];
+        for (uint32_t l = 0; l < MMA_LANES; l++) ret[l] = ret[l] + sum[l];
     }
 }
 
@@ -50,7 +51,7 @@ static void run_half(const struct linear_args *a, const struct linear_part *p) {
             }
         for (uint32_t row = 0; row < a->rows; row++) {
             float y[MMA_LANES];
-            sum_segments(v, x + (size_t)row * padded, cols, y);
+            sum_segments(v, x + (size_t)row * padded, cols, linear_segment_steps(cols), y);
             for (uint32_t l = 0; l < MMA_LANES && n + l < p->w.rows; l++)
                 store(p, row, n + l, y[l]);
         }
@@ -144,7 +145,7 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
     for (uint32_t strip = 0; strip < outputs / EXL3_TILE; strip++) {
         decode_strip(&p->w, strip, v);
         for (uint32_t row = 0; row < a->rows; row++)
-            sum_segments(v, x + (size_t)row * cols, cols,
+            sum_segments(v, x + (size_t)row * cols, cols, linear_exl3_groups(cols) * LINEAR_GROUP,
                          y + (size_t)row * outputs + strip * EXL3_TILE);
     }
     for (uint32_t row = 0; row < a->rows; row++) finish_row(p, row, y + (size_t)row * outputs);

@@ -6,7 +6,9 @@
 #include "kernels/cuda/fatbin.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -86,9 +88,10 @@ static void plan_rope(uint32_t rows_count, uint32_t v, const struct cuda_arch *a
 }
 
 static struct kv_view view_of(uint32_t v) {
-    static const uint32_t dims[VARIANTS] = {16, 128, 256, 512};
+    static const uint32_t dims[VARIANTS] = {16, 128, 256, 256};
     static const enum dtype types[VARIANTS] = {DTYPE_F32, DTYPE_BF16, DTYPE_E4M3, DTYPE_BF16};
-    return (struct kv_view){.heads = v + 1, .dim = dims[v], .dtype = types[v]};
+    return (struct kv_view){
+        .heads = v + 1, .dim = dims[v], .dtype = types[v], .pages_per_slot = 2048};
 }
 
 static void plan_kv_append(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
@@ -100,7 +103,9 @@ static void plan_kv_append(uint32_t rows_count, uint32_t v, const struct cuda_ar
 
 static void plan_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                       struct launch_list *l) {
-    struct attn_args a = {.rows = {.count = rows_count}, .kv = view_of(v), .heads = 12 * (v + 1)};
+    struct attn_args a = {.rows = {.count = rows_count, .runs_count = v % 2 + 1},
+                          .kv = view_of(v),
+                          .heads = 6 * (v + 1)};
     attn_plan(&a, arch, &no_work, l);
 }
 
@@ -129,15 +134,44 @@ static void plan_delta_norm(uint32_t rows_count, uint32_t v, const struct cuda_a
         &no_work, l);
 }
 
+static struct delta_scan_args scan_of(uint32_t runs, uint32_t v) {
+    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
+    return (struct delta_scan_args){.runs_count = runs,
+                                    .value_heads = 16 * (v + 1),
+                                    .key_heads = 16,
+                                    .key_dim = dims[v],
+                                    .value_dim = dims[v]};
+}
+
 static void plan_delta_scan(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                             struct launch_list *l) {
-    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
-    struct delta_scan_args a = {.runs_count = rows_count,
-                                .value_heads = 16 * (v + 1),
-                                .key_heads = 16,
-                                .key_dim = dims[v],
-                                .value_dim = dims[v]};
+    struct delta_scan_args a = scan_of(rows_count, v);
     delta_scan_plan(&a, arch, &no_work, l);
+}
+
+static void plan_delta_commit(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                              struct launch_list *l) {
+    struct delta_commit_args a = {
+        .scan = scan_of(rows_count % 64 + 1, v),
+        .conv = {.runs_count = rows_count % 64 + 1, .channels = hidden[v]},
+        .layers = 16 * (v + 1)};
+    delta_commit_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, 2);
+}
+
+// Few rows a run go through one launch, where there is a kernel for their sizes.
+static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    struct delta_scan_args s = scan_of(1, v);
+    struct delta_mix_args a = {.rows = {.count = rows_count, .runs_count = 1},
+                               .rec_m = v % 2,
+                               .key_heads = s.key_heads,
+                               .value_heads = s.value_heads,
+                               .key_dim = s.key_dim,
+                               .value_dim = s.value_dim};
+    delta_mix_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 16 ? 1 : 6 + v % 2);
+    CHECK_EQ(l->counters, l->count == 1 ? s.key_heads : 0);
 }
 
 static void plan_gated_norm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
@@ -162,7 +196,11 @@ static void plan_router(uint32_t rows_count, uint32_t v, const struct cuda_arch 
 
 static void plan_experts(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                          struct launch_list *l) {
-    struct experts_args a = {.rows = rows_count,
+    static struct expert table[512];
+    for (uint32_t e = 0; e < experts_count[v]; e++)
+        table[e].gate.exl3.half_bits = v >= 2 && e ? 8 : 0;
+    struct experts_args a = {.table = table,
+                             .rows = rows_count,
                              .dim = hidden[v],
                              .width = v ? 512 : 24,
                              .count = experts_count[v],
@@ -267,19 +305,35 @@ TEST(every_plan_fits_every_architecture) {
     PLANS_DRAFT(CHECK_OP)
 }
 
-// What decides bits must not follow the count of rows: those of a plain part's blocks and of an EXL3 block's warps.
-TEST(the_count_of_rows_changes_the_rows_of_the_grid_alone) {
-    for (uint32_t v = 0; v < VARIANTS; v++) {
-        struct launch_list one = {0}, many = {0};
-        plan_linear(9, v, cuda_archs, &one);
-        plan_linear(2048, v, cuda_archs, &many);
-        CHECK_EQ(one.count, many.count);
-        for (uint32_t i = 0; i < one.count; i++) {
-            CHECK_STR(one.launches[i].kernel, many.launches[i].kernel);
-            CHECK_EQ(one.launches[i].grid[0], many.launches[i].grid[0]);
-            CHECK_EQ(one.launches[i].block[0], many.launches[i].block[0]);
-        }
-    }
+static struct launch_list attn_of(const struct cuda_arch *arch, uint32_t group, uint32_t count,
+                                  uint32_t runs, enum dtype type) {
+    struct attn_args a = {
+        .rows = {.count = count, .runs_count = runs},
+        .kv = {.heads = 2, .dim = 256, .dtype = type, .pages_per_slot = 4096},
+        .heads = 2 * group,
+        .scale = 1,
+    };
+    struct launch_list l = {0};
+    attn_plan(&a, arch, &no_work, &l);
+    return l;
+}
+
+// Rounds are measured with one run and with runs of one row: whatever lies between must not want more.
+TEST(attention_wants_no_more_for_fewer_rows_whatever_their_runs) {
+    static const uint32_t groups[] = {1, 3, 6, 8, 12, 48};
+    for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
+        for (uint32_t g = 0; g < sizeof groups / sizeof *groups; g++)
+            for (uint32_t r = 0; r < ROWS; r++)
+                for (uint32_t runs = 1; runs <= rows[r] && runs <= 20; runs++)
+                    for (uint32_t type = DTYPE_BF16; type <= DTYPE_E4M3; type += 2) {
+                        struct launch_list l =
+                            attn_of(arch, groups[g], rows[r], runs, (enum dtype)type);
+                        struct launch_list more =
+                            attn_of(arch, groups[g], rows[r] + 1, 1, (enum dtype)type);
+                        plan_check(&l, arch, "attn");
+                        CHECK(l.scratch_bytes <= more.scratch_bytes);
+                        CHECK(l.counters <= more.counters);
+                    }
 }
 
 // The table is searched by halves.
