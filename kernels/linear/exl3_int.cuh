@@ -17,10 +17,7 @@ template <int W> DEVICE_FN uint32_t exl3_int_state(const uint32_t *words, int p)
     const int end = (p + 1) * W / 2, i = (end - 1) / 32, shift = 32 * (i + 1) - end;
     if (shift > 16) return __funnelshift_r(words[i], words[i - 1], shift) & 0xffffu;
     if (shift % 8 == 0) return __byte_perm(words[i], 0, 0x4410u + shift / 8 * 0x11u);
-    // Left by a product, then right: the pipe of masks and shifts is the busier one.
-    uint32_t left;
-    asm("mul.lo.u32 %0, %1, %2;" : "=r"(left) : "r"(words[i]), "r"(1u << (16 - shift)));
-    return left >> 16;
+    return words[i] >> shift & 0xffffu;
 }
 
 /* What stands for the weights of eight neighbouring symbols: four bytes each, whose sum is b. */

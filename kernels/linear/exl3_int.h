@@ -36,6 +36,7 @@ ARITH_FN bool exl3_int_weight(const struct weight *w) {
     return w->exl3.half_bits && w->exl3.codebook == EXL3_MUL1;
 }
 
+// The other EXL3 ones, which have linear_order.h's chains.
 ARITH_FN bool exl3_chain_weight(const struct weight *w) {
     return w->exl3.half_bits && !exl3_int_weight(w);
 }

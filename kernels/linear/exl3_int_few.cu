@@ -8,19 +8,16 @@
  *         neighbouring columns are a row's low and high digit. Sums are modulo 2^32, as exl3_int.h has them.
  *         sm_90: wgmma m64n8k32 or m64n16k32 of a team, the weights from registers; elsewhere mma.sync m16n8k32. Same sums.
  * Ring    A warp copies its own weights, EXL3_INT_RING items ahead, the first ones before the launch before has ended.
- * Window  The rows' integers of a block's items, made by it from exl3_int_rotate's rows.
  * Ends    A block adds its sums to p.sums and says how many groups of inputs they were; whose are the last ones rotates the outputs,
  *         writes them, and sets sums and counters back to 0.
  * Equals  exl3_int_ref.c, bit for bit.
- * Cost    512 weights are 13 clocks of the tensor cores, beside which they are decoded (3.9 instructions a weight, all told). On an H200,
- *         with exl3_int_rotate and launches that overlap, 17408x5120 at 4 bits took 25 us for a row, 27 for 4, 32 for 8: 10 in the
- *         products, the rest in starts, windows and ends. */
+ * Cost    instructions of the decoding, 3.3 a weight, beside the tensor cores' 13 clocks for 512 weights. */
 #include "kernels/linear/exl3_int.cuh"
 #include "kernels/linear/exl3_int_params.h"
 
 enum {
-    WARPS = EXL3_INT_TEAMS * EXL3_INT_TEAM,
-    THREADS = WARPS * WARP,
+    TEAM_THREADS = EXL3_INT_TEAM * WARP,
+    THREADS = EXL3_INT_TEAMS * TEAM_THREADS,
 };
 
 // What a block does: items, for some rows.
@@ -42,7 +39,8 @@ struct span {
 };
 
 DEVICE_FN uint32_t part_strips(const struct weight &w) {
-    return (w.rows + EXL3_INT_STRIP - 1) / EXL3_INT_STRIP;
+    uint32_t outputs = blockDim.x / TEAM_THREADS * EXL3_BLOCK;
+    return (w.rows + outputs - 1) / outputs;
 }
 
 // The span that item i begins, not past item `end`.
@@ -95,7 +93,7 @@ DEVICE_FN void copier_begin(struct copier &c, const struct exl3_int_params &p) {
     struct span r = find_span(p, c.next, c.end);
     const struct weight &w = p.a.parts[r.part].w;
     uint32_t half_bits = w.exl3.half_bits;
-    uint32_t output = r.strip * EXL3_INT_STRIP + warp * 32;
+    uint32_t output = r.strip * (blockDim.x / WARP * 32) + warp * 32;
     c.next += r.count;
     c.left = r.count;
     c.pitch = w.rows * half_bits;
@@ -303,11 +301,11 @@ DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, s
 DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job,
                             float (*inverse)[EXL3_INT_ROWS], float (*scale)[EXL3_INT_ROWS]) {
     uint32_t lane = threadIdx.x % WARP, blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
-    for (uint32_t i = threadIdx.x / WARP; i < p.parts * job.rows; i += WARPS) {
+    for (uint32_t i = threadIdx.x / WARP; i < p.parts * job.rows; i += blockDim.x / WARP) {
         uint32_t nth = i / job.rows, row = i % job.rows, size = 0;
         const uint32_t *sizes = device_ptr<const uint32_t>(p.sizes) +
                                 ((uint64_t)nth * p.a.rows + job.row + row) * blocks;
-        for (uint32_t k = lane; k < blocks; k += WARP) size = max(size, __ldcg(sizes + k));
+        for (uint32_t k = lane; k < blocks; k += WARP) size = max(size, sizes[k]);
         size = __reduce_max_sync(0xffffffffu, size);
         if (lane) continue;
         inverse[nth][row] = exl3_int_inverse(size);
@@ -347,7 +345,7 @@ struct task {
 
 template <int COLUMNS>
 DEVICE_FN struct task find_task(const struct job &job, uint32_t turn, uint32_t i, uint32_t count) {
-    uint32_t task = (turn + i * THREADS + threadIdx.x) / 16;
+    uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16;
     uint32_t row = task % (COLUMNS / 2), slot = task / (COLUMNS / 2);
     return {row, slot, row < job.rows && slot < count};
 }
@@ -365,7 +363,7 @@ DEVICE_FN void load_tasks(const struct exl3_int_params &p, const struct job &job
         const float *from =
             v + ((uint64_t)s.nth * p.a.rows + t.row) * cols + s.group * EXL3_INT_GROUP;
 #pragma unroll
-        for (int c = 0; c < 4; c++) ret.in[i][c] = t.is ? __ldcg(from + 16 * c) : 0.0f;
+        for (int c = 0; c < 4; c++) ret.in[i][c] = t.is ? from[16 * c] : 0.0f;
     }
 }
 
@@ -416,11 +414,11 @@ template <int COLUMNS>
 DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
                         const struct span &r, uint32_t slot, const int32_t sum[2][COLUMNS / 2],
                         char *window) {
-    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, outputs = blockDim.x / WARP * 32;
     uint32_t output = warp * 32 + lane / 16 * 16 + lane / 4 % 4 * 2;
     uint64_t place = (uint64_t)find_place(job, r) * job.stride;
-    int32_t *to = device_ptr<int32_t>(p.sums) + place * EXL3_INT_STRIP + output;
-    bool mine = r.strip * EXL3_INT_STRIP + output < p.a.parts[r.part].w.rows;
+    int32_t *to = device_ptr<int32_t>(p.sums) + place * outputs + output;
+    bool mine = r.strip * outputs + output < p.a.parts[r.part].w.rows;
 #pragma unroll
     for (uint32_t n = 0; n < COLUMNS / 8; n++) {
         uint32_t row = n * 4 + lane % 4;
@@ -428,11 +426,11 @@ DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) { // set, half
             const int32_t *s = sum[i % 2] + n * 4 + i / 2 * 2;
-            atomicAdd(to + row * EXL3_INT_STRIP + i % 2 + i / 2 * 8,
+            atomicAdd(to + row * outputs + i % 2 + i / 2 * 8,
                       s[0] + (int32_t)((uint32_t)s[1] << 8));
         }
     }
-    for (uint32_t row = warp; row < job.rows; row += WARPS) {
+    for (uint32_t row = warp; row < job.rows; row += blockDim.x / WARP) {
         int32_t q = 0;
         for (uint32_t i = lane; i < r.count; i += WARP)
             q += window_sum(window, slot + i, COLUMNS, row);
@@ -441,65 +439,47 @@ DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
     }
 }
 
-// A warp: a row of 128 outputs of a strip, all sums being there. What it needs is on its way together.
+// A warp: a row of 128 outputs of a strip, all sums being there.
 DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job,
                           const struct span &r, uint32_t block, uint32_t row, float scale) {
     const struct linear_part &part = p.a.parts[r.part];
-    uint32_t lane = threadIdx.x % WARP;
-    uint32_t n = r.strip * EXL3_INT_STRIP + block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
+    uint32_t lane = threadIdx.x % WARP, blocks = blockDim.x / TEAM_THREADS;
+    uint32_t n = (r.strip * blocks + block) * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
     uint64_t place = (uint64_t)find_place(job, r) * job.stride + row;
-    int4 *sums = device_ptr<int4>(p.sums) + (place * EXL3_INT_TEAMS + block) * WARP + lane;
-    float4 *y = reinterpret_cast<float4 *>(device_ptr<float>(part.y) +
-                                           (uint64_t)(job.row + row) * part.w.rows + n);
-    const int4 in = __ldcg(sums);
-    const int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place),
-                  middle = q * EXL3_INT_MIDDLE;
-    const uint2 svh =
-        *reinterpret_cast<const uint2 *>(device_ptr<const uint16_t>(part.w.exl3.svh) + n);
-    float4 bias = make_float4(0, 0, 0, 0), old = bias;
-    if (part.w.exl3.bias)
-        bias = *reinterpret_cast<const float4 *>(device_ptr<const float>(part.w.exl3.bias) + n);
-    if (part.add) old = __ldcg(y);
+    int4 *sums = device_ptr<int4>(p.sums) + (place * blocks + block) * WARP + lane;
+    int4 in = __ldcg(sums);
+    int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place), middle = q * EXL3_INT_MIDDLE;
     float v[EXL3_LANE_CHANNELS] = {
         exl3_int_answer(in.x - middle, q, scale), exl3_int_answer(in.y - middle, q, scale),
         exl3_int_answer(in.z - middle, q, scale), exl3_int_answer(in.w - middle, q, scale)};
     *sums = make_int4(0, 0, 0, 0);
     exl3_rotate(v);
-    v[0] = v[0] * arith_from_f16((uint16_t)svh.x);
-    v[1] = v[1] * arith_from_f16((uint16_t)(svh.x >> 16));
-    v[2] = v[2] * arith_from_f16((uint16_t)svh.y);
-    v[3] = v[3] * arith_from_f16((uint16_t)(svh.y >> 16));
-    if (part.w.exl3.bias) {
-        v[0] = v[0] + bias.x;
-        v[1] = v[1] + bias.y;
-        v[2] = v[2] + bias.z;
-        v[3] = v[3] + bias.w;
+    float *y = device_ptr<float>(part.y) + (uint64_t)(job.row + row) * part.w.rows;
+#pragma unroll
+    for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
+        v[j] = v[j] * arith_from_f16(device_ptr<const uint16_t>(part.w.exl3.svh)[n + j]);
+        if (part.w.exl3.bias) v[j] = v[j] + device_ptr<const float>(part.w.exl3.bias)[n + j];
+        y[n + j] = part.add ? v[j] + y[n + j] : v[j];
     }
-    if (part.add) {
-        v[0] = v[0] + old.x;
-        v[1] = v[1] + old.y;
-        v[2] = v[2] + old.z;
-        v[3] = v[3] + old.w;
-    }
-    *y = make_float4(v[0], v[1], v[2], v[3]);
 }
 
 // The block whose groups are the last ones of a strip finishes it.
 DEVICE_FN void arrive(const struct exl3_int_params &p, const struct job &job, const struct span &r,
                       uint32_t *flag, const float *scale) {
     uint32_t place = find_place(job, r), *arrived = device_ptr<uint32_t>(p.arrived) + place;
+    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence(); // of the block's sums, which the barrier put before it
         *flag = atomicAdd(arrived, r.count) + r.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
-        __threadfence();
         if (*flag) *arrived = 0;
     }
     __syncthreads();
     if (!*flag) return;
-    uint32_t left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * EXL3_INT_TEAMS;
-    uint32_t blocks = min(left, (uint32_t)EXL3_INT_TEAMS);
-    for (uint32_t i = threadIdx.x / WARP; i < blocks * job.rows; i += WARPS)
+    __threadfence();
+    uint32_t blocks = blockDim.x / TEAM_THREADS,
+             left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * blocks;
+    blocks = min(blocks, left);
+    for (uint32_t i = threadIdx.x / WARP; i < blocks * job.rows; i += blockDim.x / WARP)
         finish_row(p, job, r, i / job.rows, i % job.rows, scale[i % job.rows]);
     __syncthreads();
     int32_t *q_sums = device_ptr<int32_t>(p.q_sums) + (uint64_t)place * job.stride;
@@ -562,7 +542,7 @@ DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, b
         uint32_t chunk = r.chunk, base = (r.chunk & 0xffffu) * p.chunk, slot = 0;
         uint32_t count =
             all ? job.to - i : min(p.chunk, p.a.parts[0].w.cols / EXL3_INT_GROUP - base);
-        for (uint32_t k = threadIdx.x; k < count; k += THREADS) {
+        for (uint32_t k = threadIdx.x; k < count; k += blockDim.x) {
             struct source from = {r.nth, all ? r.group + k : base + k};
             if (all && k >= r.count) {
                 struct span other = find_span(p, i + k, job.to);
@@ -578,8 +558,8 @@ DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, b
         if (first) load_factors(p, job, inverse, scale);
         __syncthreads();
         store_tasks<COLUMNS>(job, 0, count, window, inverse, tasks);
-        for (uint32_t turn = TASKS * THREADS; turn < count * (COLUMNS / 2) * 16;
-             turn += TASKS * THREADS) {
+        for (uint32_t turn = TASKS * blockDim.x; turn < count * (COLUMNS / 2) * 16;
+             turn += TASKS * blockDim.x) {
             load_tasks<COLUMNS>(p, job, turn, count, window, tasks);
             store_tasks<COLUMNS>(job, turn, count, window, inverse, tasks);
         }
@@ -606,12 +586,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exl3_int_4(const struct exl3_int_params p) {
     device_let_next();
     run_job<8>(p, equal_job(p), false);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    exl3_int_8(const struct exl3_int_params p) {
-    device_let_next();
-    run_job<16>(p, equal_job(p), false);
 }
 
 // More than 8 rows: a block's jobs, all inputs of a strip, chunk by chunk, for eight rows after eight.
@@ -648,11 +622,17 @@ DEVICE_FN bool next_job(const struct exl3_int_params &p, struct walk &w, struct 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    exl3_int_rows(const struct exl3_int_params p) {
-    struct job job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    exl3_int_8(const struct exl3_int_params p) {
+    struct job job = equal_job(p);
     struct walk walk = {0, 0, 0, 0, 0};
+    bool own = p.a.rows > EXL3_INT_ROWS;
     device_let_next();
-    device_wait_prior();
-    while (next_job(p, walk, job)) run_job<16>(p, job, true);
+    if (own) {
+        device_wait_prior();
+        job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
+        if (!next_job(p, walk, job)) return;
+    }
+    do run_job<16>(p, job, own);
+    while (own && next_job(p, walk, job));
 }

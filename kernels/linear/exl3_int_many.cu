@@ -20,24 +20,15 @@ enum {
 #endif
 };
 
-// A warp's 128 channels: as they are,
-DEVICE_FN void rows_load(const float *x, uint32_t block, float v[4]) {
-    float4 f = __ldcg(reinterpret_cast<const float4 *>(x + block * EXL3_BLOCK +
-                                                       threadIdx.x % WARP * EXL3_LANE_CHANNELS));
-    v[0] = f.x;
-    v[1] = f.y;
-    v[2] = f.z;
-    v[3] = f.w;
-}
-
-// and times suh, rotated.
-DEVICE_FN void rows_rotate(const uint16_t *suh, uint32_t block, float v[4]) {
-    uint2 s = *reinterpret_cast<const uint2 *>(suh + block * EXL3_BLOCK +
-                                               threadIdx.x % WARP * EXL3_LANE_CHANNELS);
-    v[0] = v[0] * arith_from_f16((uint16_t)s.x);
-    v[1] = v[1] * arith_from_f16((uint16_t)(s.x >> 16));
-    v[2] = v[2] * arith_from_f16((uint16_t)s.y);
-    v[3] = v[3] * arith_from_f16((uint16_t)(s.y >> 16));
+// A warp's 128 channels: rotated.
+DEVICE_FN void rows_rotate(const float *x, const uint16_t *suh, uint32_t block, float v[4]) {
+    uint32_t first = block * EXL3_BLOCK + threadIdx.x % WARP * EXL3_LANE_CHANNELS;
+    float4 f = *reinterpret_cast<const float4 *>(x + first);
+    uint2 s = *reinterpret_cast<const uint2 *>(suh + first);
+    v[0] = f.x * arith_from_f16((uint16_t)s.x);
+    v[1] = f.y * arith_from_f16((uint16_t)(s.x >> 16));
+    v[2] = f.z * arith_from_f16((uint16_t)s.y);
+    v[3] = f.w * arith_from_f16((uint16_t)(s.y >> 16));
     exl3_rotate(v);
 }
 
@@ -108,20 +99,14 @@ DEVICE_FN void rows_run(const struct exl3_int_many_params &p) {
     for (uint32_t i = 0; i < KEPT; i++) {
         uint32_t b = warp + i * R_WARPS;
         v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0;
-        if (b < blocks && have) rows_load(x, b, v[i]);
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < KEPT; i++) {
-        uint32_t b = warp + i * R_WARPS;
         if (b >= blocks || !have) continue;
-        rows_rotate(suh, b, v[i]);
+        rows_rotate(x, suh, b, v[i]);
 #pragma unroll
         for (int j = 0; j < 4; j++) top = max(top, exl3_int_size(v[i][j]));
     }
     for (uint32_t b = warp + KEPT * R_WARPS; b < blocks && have; b += R_WARPS) {
         float t[4];
-        rows_load(x, b, t);
-        rows_rotate(suh, b, t);
+        rows_rotate(x, suh, b, t);
 #pragma unroll
         for (int j = 0; j < 4; j++) top = max(top, exl3_int_size(t[j]));
     }
@@ -138,10 +123,7 @@ DEVICE_FN void rows_run(const struct exl3_int_many_params &p) {
     }
     for (uint32_t b = warp + KEPT * R_WARPS; b < blocks; b += R_WARPS) {
         float t[4] = {0, 0, 0, 0};
-        if (have) {
-            rows_load(x, b, t);
-            rows_rotate(suh, b, t);
-        }
+        if (have) rows_rotate(x, suh, b, t);
         sum += rows_write(p, t, inverse, b, part, row);
     }
     sum = __reduce_add_sync(0xffffffffu, sum);
@@ -155,15 +137,15 @@ DEVICE_FN void rows_run(const struct exl3_int_many_params &p) {
 }
 
 // Grid: rows, padded; parts.
-extern "C" __global__ void __launch_bounds__(EXL3_INT_ROWS_THREADS)
+extern "C" __global__ void __launch_bounds__(EXL3_INT_MANY_ROWS_THREADS)
     exl3_int_many_rows(const struct exl3_int_many_params p) {
-    rows_run<EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT>(p);
+    rows_run<EXL3_INT_MANY_ROWS_THREADS / WARP, EXL3_INT_MANY_ROWS_KEPT>(p);
 }
 
 // The same for longer rows.
-extern "C" __global__ void __launch_bounds__(2 * EXL3_INT_ROWS_THREADS)
+extern "C" __global__ void __launch_bounds__(2 * EXL3_INT_MANY_ROWS_THREADS)
     exl3_int_many_rows_long(const struct exl3_int_many_params p) {
-    rows_run<2 * EXL3_INT_ROWS_THREADS / WARP, EXL3_INT_ROWS_KEPT_LONG>(p);
+    rows_run<2 * EXL3_INT_MANY_ROWS_THREADS / WARP, EXL3_INT_MANY_ROWS_KEPT_LONG>(p);
 }
 
 /* The work of a launch: tiles of ROWS rows, in each the blocks of 128 outputs of all parts, in each the units of 64 inputs. Thread
@@ -430,6 +412,8 @@ DEVICE_FN void many_finish(const struct exl3_int_many_params &p, uint32_t whole,
     enum { BESIDE = 4 };
     struct many_place at = many_find(p, whole, ROWS);
     uint32_t warp = threadIdx.x / WARP, n = threadIdx.x % WARP * EXL3_LANE_CHANNELS;
+    const struct exl3_int_many_info *infos = device_ptr<const struct exl3_int_many_info>(p.info) +
+                                             (uint64_t)at.nth * p.rows_padded + at.row;
     const int32_t *sums = device_ptr<const int32_t>(p.sums) + n;
     struct many_outputs out = many_outputs_of(*at.part, at.block * EXL3_BLOCK + n);
     for (uint32_t first = 0; first < ROWS / EXL3_INT_MANY_WARPS; first += BESIDE) {
@@ -441,8 +425,7 @@ DEVICE_FN void many_finish(const struct exl3_int_many_params &p, uint32_t whole,
 #pragma unroll
         for (uint32_t i = 0; i < BESIDE; i++) {
             s[i] = make_uint4(0, 0, 0, 0);
-            info[i] = many_info(p.info, (uint64_t)at.nth * p.rows_padded + at.row + row +
-                                            i * EXL3_INT_MANY_WARPS);
+            info[i] = infos[row + i * EXL3_INT_MANY_WARPS];
         }
         for (uint32_t b = by.first; b <= by.last; b++) {
             uint32_t slot = b == by.first ? by.first_slot : 2 * b;

@@ -1,5 +1,4 @@
-/* exl3_int_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, barriers and copies, the
- * rows' way out. What other launches wrote is read past the first-level cache (__ldcg). */
+/* exl3_int_many: what the kernels of EXL3 parts by integers for many rows share: a lane's symbols to b' in fp16, the rows' way out. */
 #pragma once
 #include "kernels/linear/exl3.cuh"
 #include "kernels/linear/exl3_int.h"
@@ -97,17 +96,11 @@ DEVICE_FN void many_answer(const struct many_outputs &o, float v[EXL3_LANE_CHANN
         if (o.biased) v[j] = v[j] + o.bias[j];
     }
     if (o.add) {
-        float4 old = __ldcg(to);
+        float4 old = *to;
         *to = make_float4(v[0] + old.x, v[1] + old.y, v[2] + old.z, v[3] + old.w);
     } else {
         *to = make_float4(v[0], v[1], v[2], v[3]);
     }
-}
-
-// What the launch before has found of a row.
-DEVICE_FN struct exl3_int_many_info many_info(devptr infos, uint64_t at) {
-    int2 v = __ldcg(device_ptr<const int2>(infos) + at);
-    return (struct exl3_int_many_info){arith_float((uint32_t)v.x), v.y};
 }
 
 DEVICE_FN uint32_t many_shared(const void *p) {

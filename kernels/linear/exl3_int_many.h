@@ -21,9 +21,9 @@ enum {
     EXL3_INT_MANY_STAGES = 5, // units that a thread block of exl3_int_many has room for
     EXL3_INT_MANY_WARPS = 4,
     EXL3_INT_MANY_THREADS = EXL3_INT_MANY_WARPS * 32,
-    EXL3_INT_ROWS_THREADS = 256, // twice as many for longer rows
-    EXL3_INT_ROWS_KEPT = 5,      // blocks of 128 inputs that a warp keeps in registers
-    EXL3_INT_ROWS_KEPT_LONG = 9,
+    EXL3_INT_MANY_ROWS_THREADS = 256, // twice as many for longer rows
+    EXL3_INT_MANY_ROWS_KEPT = 5,      // blocks of 128 inputs that a warp keeps in registers
+    EXL3_INT_MANY_ROWS_KEPT_LONG = 9,
     EXL3_INT_WIDE_M = 128, // rows of a tile of exl3_int_wide
     EXL3_INT_WIDE_N = 256, // outputs of it
     EXL3_INT_WIDE_STAGES = 4,

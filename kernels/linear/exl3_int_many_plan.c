@@ -72,12 +72,12 @@ static void take_rows(struct group *g, uint32_t tile) {
 }
 
 static void add_rows(const struct group *g, struct launch_list *ret) {
-    bool lengthy = g->cols > EXL3_INT_ROWS_THREADS / 32 * EXL3_INT_ROWS_KEPT * EXL3_BLOCK;
+    bool lengthy = g->cols > EXL3_INT_MANY_ROWS_THREADS / 32 * EXL3_INT_MANY_ROWS_KEPT * EXL3_BLOCK;
     struct launch *l = launch_add(ret, lengthy ? "exl3_int_many_rows_long" : "exl3_int_many_rows",
                                   &g->p, sizeof g->p);
     l->grid[0] = g->p.rows_padded;
     l->grid[1] = g->p.a.parts_count;
-    l->block[0] = lengthy ? 2 * EXL3_INT_ROWS_THREADS : EXL3_INT_ROWS_THREADS;
+    l->block[0] = lengthy ? 2 * EXL3_INT_MANY_ROWS_THREADS : EXL3_INT_MANY_ROWS_THREADS;
     l->early = true;
 }
 

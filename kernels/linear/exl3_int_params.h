@@ -4,14 +4,12 @@
 #include "kernels/linear/linear.h"
 
 enum {
-    EXL3_INT_ROWS = 8,                            // of a launch of products
-    EXL3_INT_ROWS_FEW = 4,                        // that take one set of columns
-    EXL3_INT_GROUP = 64,                          // inputs of an item of work
-    EXL3_INT_TEAM = 4,                            // warps that share 128 outputs
-    EXL3_INT_TEAMS = 4,                           // of a block
-    EXL3_INT_STRIP = EXL3_INT_TEAMS * EXL3_BLOCK, // outputs of a block at a time
-    EXL3_INT_RING =
-        2, // items that a warp has on their way: more were no faster, and the rows wait behind them
+    EXL3_INT_ROWS = 8,     // of a launch of products
+    EXL3_INT_ROWS_FEW = 4, // that take one set of columns
+    EXL3_INT_GROUP = 64,   // inputs of an item of work
+    EXL3_INT_TEAM = 4,     // warps that share 128 outputs
+    EXL3_INT_TEAMS = 4,    // of a block, at most
+    EXL3_INT_RING = 4,     // items that a warp has on their way
     EXL3_INT_ROTATE_WARPS = 4,
 };
 
@@ -19,8 +17,8 @@ struct exl3_int_params {
     struct linear_args a;
     devptr rotated; // [MUL1 parts, T, K] f32: each part's rows, times suh and rotated
     devptr sizes;   // [MUL1 parts, T, K / 128] u32: the largest exl3_int_size of each block
-    // Strips are of EXL3_INT_STRIP outputs, the last one of a part may have fewer. Of all MUL1 parts; 0 between launches:
-    devptr sums;         // [strips, rows, EXL3_INT_STRIP] i32: S with b for b'
+    // A strip is as many outputs as a block has teams, 128 each. Of all MUL1 parts; 0 between launches:
+    devptr sums;         // [strips, rows, outputs of a strip] i32: S with b for b'
     devptr q_sums;       // [strips, rows] i32
     devptr arrived;      // [strips] u32, groups of inputs that have been added
     uint32_t window;     // groups of inputs whose integers a block holds at a time

@@ -11,7 +11,6 @@ enum {
     ALIGN = 256,
     COLUMNS_FEW = 8, // two a row
     COLUMNS = 16,
-    WARPS = EXL3_INT_TEAMS * EXL3_INT_TEAM,
     BLOCKS_BESIDE = 2,  // of a multiprocessor, that the work is shared among
     FIXED_BYTES = 512,  // static shared memory, and more
     SYSTEM_BYTES = 1024 // that each block costs beside its own
@@ -22,12 +21,12 @@ struct total {
     uint32_t half_bits; // the widest part's
 };
 
-static struct total find_total(const struct linear_args *a) {
+static struct total find_total(const struct linear_args *a, uint32_t teams) {
     struct total t = {0};
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct weight *w = &a->parts[i].w;
         if (!exl3_int_weight(w)) continue;
-        uint32_t strips = ceil_div_u32(w->rows, EXL3_INT_STRIP);
+        uint32_t strips = ceil_div_u32(w->rows, teams * EXL3_BLOCK);
         t.parts++;
         t.strips += strips;
         t.items += strips * (w->cols / EXL3_INT_GROUP);
@@ -46,14 +45,14 @@ static void plan_rotate(const struct exl3_int_params *p, struct launch_list *ret
 }
 
 // Of all warps.
-static uint32_t ring_bytes(uint32_t half_bits) {
-    return WARPS * EXL3_INT_RING * exl3_int_item_bytes(half_bits);
+static uint32_t ring_bytes(uint32_t half_bits, uint32_t teams) {
+    return teams * EXL3_INT_TEAM * EXL3_INT_RING * exl3_int_item_bytes(half_bits);
 }
 
 // Where a strip's sums, the sums of q, and the count of what was added stand, and how many words that is.
 static uint32_t place_sums(struct exl3_int_params *p, uint32_t places, uint32_t rows,
-                           devptr counters) {
-    uint32_t sums = places * rows * EXL3_INT_STRIP, q_sums = places * rows;
+                           uint32_t teams, devptr counters) {
+    uint32_t sums = places * rows * teams * EXL3_BLOCK, q_sums = places * rows;
     p->sums = counters;
     p->q_sums = p->sums + (uint64_t)sums * sizeof(int32_t);
     p->arrived = p->q_sums + (uint64_t)q_sums * sizeof(int32_t);
@@ -80,9 +79,13 @@ void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
     }
     bool few = a->rows <= EXL3_INT_ROWS_FEW, own = a->rows > EXL3_INT_ROWS;
     uint32_t group_bytes = exl3_int_group_bytes(few ? COLUMNS_FEW : COLUMNS);
-    uint32_t cols = a->parts[0].w.cols;
-    struct total t = find_total(a);
+    uint32_t teams = EXL3_INT_TEAMS, cols = a->parts[0].w.cols;
+    struct total t = find_total(a, teams);
     if (!t.parts) return;
+    // Cards with less shared memory: half the warps where the rings of all would not fit.
+    if (ring_bytes(t.half_bits, teams) + 4 * group_bytes + FIXED_BYTES > arch->shared_max)
+        teams /= 2;
+    t = find_total(a, teams);
     uint32_t grid = min_u32(arch->sm_count * BLOCKS_BESIDE, own ? t.strips : t.items);
 
     uint64_t rotated = align_up_size(ret->scratch_bytes, ALIGN);
@@ -92,22 +95,18 @@ void exl3_int_plan(const struct linear_args *a, const struct cuda_arch *arch,
     ret->scratch_bytes =
         sizes + (uint64_t)t.parts * a->rows * (cols / EXL3_BLOCK) * sizeof(uint32_t);
     uint32_t words =
-        place_sums(&p, own ? grid : t.strips, own ? EXL3_INT_ROWS : a->rows, w->counters);
+        place_sums(&p, own ? grid : t.strips, own ? EXL3_INT_ROWS : a->rows, teams, w->counters);
     ret->counters = max_u32(ret->counters, words);
-    plan_window(&p, own ? t.items : ceil_div_u32(t.items, grid), ring_bytes(t.half_bits),
+    plan_window(&p, own ? t.items : ceil_div_u32(t.items, grid), ring_bytes(t.half_bits, teams),
                 group_bytes, arch);
     p.items = t.items / grid;
     p.more = t.items % grid;
     p.parts = t.parts;
     p.item_bytes = exl3_int_item_bytes(t.half_bits);
     plan_rotate(&p, ret);
-    struct launch *l = launch_add(ret,
-                                  few   ? "exl3_int_4"
-                                  : own ? "exl3_int_rows"
-                                        : "exl3_int_8",
-                                  &p, sizeof p);
+    struct launch *l = launch_add(ret, few ? "exl3_int_4" : "exl3_int_8", &p, sizeof p);
     l->grid[0] = grid;
-    l->block[0] = WARPS * 32;
-    l->shared_bytes = p.window * group_bytes + ring_bytes(t.half_bits);
+    l->block[0] = teams * EXL3_INT_TEAM * 32;
+    l->shared_bytes = p.window * group_bytes + ring_bytes(t.half_bits, teams);
     l->early = true;
 }

@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(EXL3_INT_ROTATE_WARPS *WARP)
     if (!mine) return;
     uint64_t row = (uint64_t)blockIdx.z * p.a.rows + blockIdx.y;
     const float *x = device_ptr<const float>(p.a.x) + (uint64_t)blockIdx.y * cols + k;
-    const float4 in = __ldcg(reinterpret_cast<const float4 *>(x));
+    const float4 in = *reinterpret_cast<const float4 *>(x);
     float v[EXL3_LANE_CHANNELS] = {
         in.x * arith_from_f16((uint16_t)suh.x), in.y * arith_from_f16((uint16_t)(suh.x >> 16)),
         in.z * arith_from_f16((uint16_t)suh.y), in.w * arith_from_f16((uint16_t)(suh.y >> 16))};

@@ -168,8 +168,9 @@ DEVICE_FN void wide_finish(const struct exl3_int_many_params &p, float d[64], ui
                            uint32_t block) {
     const struct linear_part &part = p.a.parts[p.part];
     uint32_t c = threadIdx.x % 4;
-    uint64_t nth = (uint64_t)p.part * p.rows_padded + row;
-    struct exl3_int_many_info two[2] = {many_info(p.info, nth), many_info(p.info, nth + 8)};
+    const struct exl3_int_many_info *info = device_ptr<const struct exl3_int_many_info>(p.info) +
+                                            (uint64_t)p.part * p.rows_padded + row;
+    struct exl3_int_many_info two[2] = {info[0], info[8]};
 #pragma unroll
     for (int i = 0; i < 64; i++)
         d[i] =
@@ -230,8 +231,8 @@ DEVICE_FN void wide_finish(const struct exl3_int_many_params &p, float d[64], ui
             for (int j = 0; j < 8; j++) {
                 old[j] = make_float2(0, 0);
                 if (have[j % 2])
-                    old[j] = __ldcg(
-                        reinterpret_cast<const float2 *>(y + 8 * (first + j / 2) + j % 2 * below));
+                    old[j] =
+                        *reinterpret_cast<const float2 *>(y + 8 * (first + j / 2) + j % 2 * below);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++) {
@@ -474,7 +475,7 @@ DEVICE_FN void wide_plan(const struct exl3_int_many_params &p, const struct wide
 #pragma unroll
         for (uint32_t i = 0; i < 2 * EXL3_INT_WIDE_NORMS; i++) {
             uint32_t at = (job.from + 2 * t) * EXL3_INT_WIDE_NORMS + i;
-            float bound = (float)__ldcg(q + at * halves) * fmaxf(__ldcg(w + at), __ldcg(w2 + at));
+            float bound = (float)q[at * halves] * fmaxf(w[at], w2[at]);
             most[i % EXL3_INT_WIDE_NORMS] = fmaxf(most[i % EXL3_INT_WIDE_NORMS], bound);
         }
         reach[t] = most[1] <= limit ? 128 : fmaxf(most[0], most[2]) <= limit ? 64 : 0;

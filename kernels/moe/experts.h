@@ -5,7 +5,7 @@
  * Shapes  x, y [T, D] f32; experts [T, P] u32 below X and weights [T, P] f32, a row's experts all different (router.h);
  *         gate_e, up_e [I, D], down_e [D, I], each of any type that linear takes, also different ones in one table.
  * Order   each product as in linear.h, silu(g) * u as in swiglu.h; then from 0, expert by expert in ascending number,
- *         product with the weight and sum rounded apart (CUDA: EXL3 of every codebook in chains of tensor-core steps). So a row's bits follow from that row alone, not from who else
+ *         product with the weight and sum rounded apart. So a row's bits follow from that row alone, not from who else
  *         went to its experts.
  * Cost    rows are grouped by expert, and the weights of an expert are read once however many rows it has; an expert
  *         without a row is not read at all. */
