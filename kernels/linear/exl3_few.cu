@@ -7,10 +7,10 @@
  * Order   linear_order.h's. The shape of the grid, the chain and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    decoding: 5 to 6 instructions a weight. */
-#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
 #include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_ring.cuh"
 
 // Units

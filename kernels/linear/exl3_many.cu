@@ -8,9 +8,9 @@
  * Order   linear_order.h's. The shape of the grid, the tiles and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
  * Cost    2 T N K flop; decoding, for each tile of rows. */
-#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_block.cuh"
+#include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_many.h"
 #include "kernels/linear/wgmma.cuh"
 
