@@ -9,6 +9,10 @@ static inline uint64_t mono_us(void) {
 static inline uint64_t mono_ms(void) {
     return mono_ns() / 1000000;
 }
+// From then to now; 0 when then is the later: what began after its caller had looked at the clock.
+static inline uint64_t mono_since(uint64_t then, uint64_t now) {
+    return now > then ? now - then : 0;
+}
 int64_t wall_s(void); // seconds since 1970
 // A test's own clock: from now on mono_ns() answers *ns (the caller keeps it); NULL gives the real one back.
 // Set it before other threads start.

@@ -15,12 +15,15 @@
 #include "kernels/types.h"
 
 struct cuda_driver;
+struct cuda_graph;
 struct err;
 struct cpu_pool;
 struct attn_args;
 struct conv_args;
 struct conv_store_args;
+struct delta_commit_args;
 struct delta_gates_args;
+struct delta_mix_args;
 struct delta_norm_args;
 struct delta_scan_args;
 struct draft_attn_args;
@@ -49,6 +52,21 @@ struct ops_work {
     uint64_t scratch_bytes, counter_bytes;
 };
 
+struct ops_piece { // of what is read
+    void *to;
+    devptr from;
+    uint64_t bytes;
+};
+
+enum { OPS_TIME_NAME_BYTES = 40 };
+
+struct ops_time { // of all operations of one name
+    char name[OPS_TIME_NAME_BYTES];
+    uint32_t calls;
+    double ms;
+    uint64_t bytes; // of the weights they read, or of what they copy; 0: not counted
+};
+
 struct ops {
     void *ctx;
     const char *device;  // "cpu", or the GPU's name
@@ -62,7 +80,8 @@ struct ops {
     uint64_t (*free_bytes)(void *ctx); // what a further alloc may take
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
-    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);
+    void (*read_pieces)(void *ctx, const struct ops_piece *v, uint32_t count); // waits once
+    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);  // that do not overlap
     void (*fill)(void *ctx, devptr p, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
     int (*sync)(void *ctx, struct err *e);                            // ST_DEVICE
 
@@ -79,6 +98,20 @@ struct ops {
     void (*measure)(void *ctx, bool on);
     struct ops_work (*work_need)(void *ctx);
     void (*work_give)(void *ctx, devptr scratch, devptr counters, struct ops_work size);
+
+    /* Operations taken down once and run again by one call (not NULL where the backend has it); kernels/cuda/graph.h. Between begin
+     * and end operations and copies alone, and none of them happens. early: addresses do not matter yet, and memory for running it
+     * is taken; a later begin and end of the same operations at their addresses takes none. graph_end: *io NULL makes one; on
+     * failure it is freed and NULL. ST_NOMEM, ST_DEVICE. */
+    int (*graph_begin)(void *ctx, bool early, struct err *e);
+    int (*graph_end)(void *ctx, struct cuda_graph **io, struct err *e);
+    void (*graph_run)(void *ctx, const struct cuda_graph *g);
+    void (*graph_free)(void *ctx, struct cuda_graph *g); // NULL is fine
+
+    // Where graphs are: between profile(true) and profile(false) they are taken down with marks that keep their operations apart, and
+    // profile_read tells how long those of the last one took, when it has run and was waited for. ST_NOMEM, ST_DEVICE.
+    int (*profile)(void *ctx, bool on, struct err *e);
+    uint32_t (*profile_read)(void *ctx, struct ops_time *ret, uint32_t max);
 
     // Weights of the checkpoint. weight_room: bytes of device memory that one takes, 0 where the device reads the
     // host's mapping in place. weight_put makes it readable, at `room` if that is not 0; the mapping must outlive it.
@@ -98,6 +131,9 @@ struct ops {
     void (*delta_norm)(void *ctx, const struct delta_norm_args *a);
     void (*delta_scan)(void *ctx, const struct delta_scan_args *a);
     void (*gated_norm)(void *ctx, const struct gated_norm_args *a);
+    // Several of these as one; NULL: they are issued one by one, which gives the same bits.
+    void (*delta_mix)(void *ctx, const struct delta_mix_args *a);
+    void (*delta_commit)(void *ctx, const struct delta_commit_args *a);
     void (*router)(void *ctx, const struct router_args *a);
     // Bytes of scratch that experts needs for up to a->rows rows of these sizes; looks at sizes alone.
     uint64_t (*experts_room)(void *ctx, const struct experts_args *a);

@@ -66,6 +66,10 @@ static void cpu_read(void *ctx, void *dst, devptr src, uint64_t bytes) {
     if (bytes) memcpy(dst, cpu_ptr(src), bytes);
 }
 
+static void cpu_read_pieces(void *ctx, const struct ops_piece *v, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) cpu_read(ctx, v[i].to, v[i].from, v[i].bytes);
+}
+
 static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
 }
@@ -161,6 +165,7 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .free_bytes = cpu_free_bytes,
                         .write = cpu_write,
                         .read = cpu_read,
+                        .read_pieces = cpu_read_pieces,
                         .copy = cpu_copy,
                         .fill = cpu_fill,
                         .sync = cpu_sync,

@@ -77,7 +77,8 @@ struct rows {
 };
 
 /* KV cache of one layer: pages of KV_PAGE_TOKENS positions, each [kv_heads, KV_PAGE_TOKENS, head_dim]. Position p of the
- * stream in slot s stands in page table[s * pages_per_slot + p / KV_PAGE_TOKENS]. */
+ * stream in slot s stands in page table[s * pages_per_slot + p / KV_PAGE_TOKENS]. In a page of a head a backend may have an order of
+ * its own (cuda/kv_at.h). */
 enum { KV_PAGE_TOKENS = 64 };
 
 struct kv_view {

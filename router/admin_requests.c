@@ -60,12 +60,13 @@ static void add_request(struct strbuf *out, const struct request *r, const struc
     jsontext_string(out, r->id, strlen(r->id));
     strbuf_add_str(out, ",\"request_id\":");
     jsontext_string(out, r->request_id, strlen(r->request_id));
-    strbuf_printf(
-        out,
-        ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%u,\"completion_tokens\":%zu,"
-        "\"age_ms\":%" PRIu64 ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
-        t->state, t->rank, request_usage(r).prompt, t->ids, (now_us - r->received_us) / 1000,
-        f.queue_ms, f.resumed, r->deaths.count, r->params.stream ? "true" : "false");
+    strbuf_printf(out,
+                  ",\"state\":\"%s\",\"worker\":%d,\"prompt_tokens\":%u,\"completion_tokens\":%zu,"
+                  "\"age_ms\":%" PRIu64
+                  ",\"queue_ms\":%.1f,\"resumed\":%u,\"deaths\":%u,\"stream\":%s}",
+                  t->state, t->rank, request_usage(r).prompt, t->ids,
+                  mono_since(r->received_us, now_us) / 1000, f.queue_ms, f.resumed, r->deaths.count,
+                  r->params.stream ? "true" : "false");
 }
 
 static void run_requests(struct server *s, struct job *j) {

@@ -4,6 +4,6 @@
 #include "router/send.h"
 
 void api_openapi_handle(struct http_call *c) {
-    send_reply(c, &SEND_HEAD(.status = 200, .content_type = "application/json"),
-               (const char *)openapi_json, openapi_json_bytes);
+    send_reply_fixed(c, &SEND_HEAD(.status = 200, .content_type = "application/json"),
+                     (const char *)openapi_json, openapi_json_bytes);
 }

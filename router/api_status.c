@@ -40,7 +40,7 @@ void api_status_livez(struct http_call *c) {
     const struct status_source *s = c->app;
     struct strbuf body = {0};
     uint64_t now = mono_ms(), beat = snapshots_last_beat_ms(s->snapshots);
-    uint64_t still_ms = now > beat ? now - beat : 0;
+    uint64_t still_ms = mono_since(beat, now);
     bool stalled = (double)still_ms > api_status_snapshot(s)->config->loop_stall_s * 1000;
     if (stalled)
         strbuf_printf(&body,
@@ -55,16 +55,18 @@ void api_status_livez(struct http_call *c) {
 static const char *why_not_ready(const struct snapshot *shot) {
     if (shot->draining) return "draining";
     if (shot->ready >= (uint32_t)shot->config->ready_workers_min) return NULL;
-    return shot->ever_ready ? "no_ready_worker" : "loading";
+    if (!shot->ever_ready) return "loading";
+    return shot->ready ? "too_few_ready_workers" : "no_ready_worker";
 }
 
 static void not_ready_error(struct strbuf *out, const char *why, bool ending) {
     strbuf_printf(out,
                   ",\"error\":{\"code\":503,\"message\":\"%s\",\"type\":\"unavailable_error\"}",
-                  !strcmp(why, "loading")    ? "Loading model"
-                  : ending                   ? "Shutting down"
-                  : !strcmp(why, "draining") ? "Draining"
-                                             : "No ready worker");
+                  !strcmp(why, "loading")           ? "Loading model"
+                  : ending                          ? "Shutting down"
+                  : !strcmp(why, "draining")        ? "Draining"
+                  : !strcmp(why, "no_ready_worker") ? "No ready worker"
+                                                    : "Too few ready workers");
 }
 
 // Of the worker whose port was asked.
@@ -91,20 +93,30 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
     reply_json(c, why ? 503 : 200, &body);
 }
 
+// Of a count of ready workers below the one that is wanted.
+static void add_shortage(struct strbuf *out, const struct snapshot *shot) {
+    char fault[SNAPSHOT_TEXT_BYTES], text[SNAPSHOT_TEXT_BYTES + 96] = "";
+    snapshot_fault(shot, fault, sizeof fault);
+    if (shot->ready)
+        snprintf(text, sizeof text, "%u workers ready, and ready.workers_min is %" PRId64 "%s",
+                 shot->ready, shot->config->ready_workers_min, *fault ? "; " : "");
+    strncat(text, fault, sizeof text - strlen(text) - 1);
+    if (*text) add_text(out, "reason", text);
+}
+
 static void all_ready(struct http_call *c, bool with_error) {
     const struct status_source *s = c->app;
     const struct snapshot *shot = api_status_snapshot(s);
     const char *why = why_not_ready(shot);
-    char fault[SNAPSHOT_TEXT_BYTES];
+    int64_t wanted = shot->config->ready_workers_min;
     struct strbuf body = {0};
     uint64_t requests, tokens;
     metrics_get_queue(s->metrics, &requests, &tokens);
     strbuf_printf(&body,
-                  "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"total\":%u},"
-                  "\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, shot->worker_count, requests, tokens);
-    snapshot_fault(shot, fault, sizeof fault);
-    if (why && *fault) add_text(&body, "reason", fault);
+                  "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"wanted\":%" PRId64
+                  ",\"total\":%u},\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
+                  why ? why : "ok", shot->ready, wanted, shot->worker_count, requests, tokens);
+    if (why && shot->ready < wanted) add_shortage(&body, shot);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
@@ -174,7 +186,7 @@ void api_status_version(struct http_call *c) {
 }
 
 static uint64_t age_ms(uint64_t then, uint64_t now) {
-    return then && now > then ? now - then : 0;
+    return then ? mono_since(then, now) : 0;
 }
 
 // Every part in GiB, with what is pinned of the host and what is left of the card.

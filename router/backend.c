@@ -295,7 +295,7 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
         .status = b->status,
         .since_ms = b->since_ms,
         .last_progress_ms = b->last_progress_ms,
-        .up_ms = b->peer ? now - b->joined_ms : 0,
+        .up_ms = b->peer ? mono_since(b->joined_ms, now) : 0,
         .restarts = b->restarts,
         .rounds = b->status.rounds,
         .tokens = b->status.tokens,

@@ -162,22 +162,17 @@ static void check_health(struct backend *b) {
         backend_drop_as(b, BACKEND_FAILURE_HUNG, reason);
 }
 
-// since may be a moment after now, when what it dates happened in this very tick.
-static uint64_t age_ms(uint64_t now, uint64_t since) {
-    return now > since ? now - since : 0;
-}
-
 // WELCOME was sent, or the process started, and nothing followed; or its incarnation is over and it goes on.
 static void check_joining(struct backend *b, uint64_t now) {
     double hello_s = b->set->c.hello_s;
     uint64_t hello_ms = (uint64_t)(hello_s * 1000);
     char reason[96];
-    if (b->peer && !b->up && age_ms(now, b->joined_ms) > BACKEND_DIAL_MS)
+    if (b->peer && !b->up && mono_since(b->joined_ms, now) > BACKEND_DIAL_MS)
         snprintf(reason, sizeof reason, "did not dial its socket within %d ms", BACKEND_DIAL_MS);
     else if (b->state == BACKEND_STARTING && b->child.running &&
-             age_ms(now, b->started_ms) > hello_ms)
+             mono_since(b->started_ms, now) > hello_ms)
         snprintf(reason, sizeof reason, "no HELLO within %g s", hello_s);
-    else if (b->lost_ms && b->child.running && age_ms(now, b->lost_ms) > BACKEND_ORPHAN_MS)
+    else if (b->lost_ms && b->child.running && mono_since(b->lost_ms, now) > BACKEND_ORPHAN_MS)
         snprintf(reason, sizeof reason, "%.60s, and did not end", b->reason);
     else
         return;

@@ -20,6 +20,7 @@ struct scan {
     const char *copied;
     bool is_array[BODY_DEPTH_MAX]; // open containers
     unsigned depth;
+    uint32_t containers, keys, values; // so far
     struct body_stats *stats;
     struct apierr *e;
 };
@@ -182,11 +183,19 @@ static int scan_word(struct scan *s, const char *word) {
     return ST_OK;
 }
 
+static int count(struct scan *s, uint32_t *n, uint32_t max, const char *what) {
+    if (++*n <= max) return ST_OK;
+    return apierr_set(s->e, APIERR_INVALID_JSON, NULL, "invalid JSON at byte %zu: more than %u %s",
+                      offset(s), max, what);
+}
+
 static int open_container(struct scan *s, bool is_array) {
     if (s->depth == BODY_DEPTH_MAX)
         return apierr_set(s->e, APIERR_INVALID_JSON, NULL,
                           "invalid JSON at byte %zu: nested deeper than %d levels", offset(s),
                           BODY_DEPTH_MAX);
+    int st = count(s, &s->containers, BODY_CONTAINERS_MAX, "objects and arrays");
+    if (st) return st;
     s->is_array[s->depth++] = is_array;
     s->p++;
     return ST_OK;
@@ -207,7 +216,8 @@ static int scan_scalar(struct scan *s) {
 
 static int scan_key(struct scan *s) {
     if (s->p >= s->end || *s->p != '"') return wanted(s, "a key in quotes");
-    int st = scan_string(s, true);
+    int st = count(s, &s->keys, BODY_KEYS_MAX, "keys");
+    if (!st) st = scan_string(s, true);
     if (st) return st;
     skip_space(s);
     if (s->p >= s->end || *s->p != ':') return wanted(s, "':' behind the key");
@@ -242,6 +252,7 @@ static int scan_value(struct scan *s) {
     bool key = false; // the next member needs its key first
     while (more) {
         int st = key ? scan_key(s) : ST_OK;
+        if (!st) st = count(s, &s->values, BODY_VALUES_MAX, "values");
         if (st) return st;
         char c = s->p < s->end ? *s->p : '\0';
         if (c == '{' || c == '[') {

@@ -1,7 +1,7 @@
 /* body: a request's bytes into a JSON object, strictly (RFC 8259, UTF-8), with the place of every mistake.
  *
  * A scan of our own goes first: it skips a BOM, finds bad UTF-8, wrong syntax, nesting over BODY_DEPTH_MAX and
- * numbers no double holds, each with its byte offset; escaped lone surrogates become U+FFFD; whole numbers beyond
+ * numbers no double holds, more of anything than a request can mean, each with its byte offset; escaped lone surrogates become U+FFFD; whole numbers beyond
  * int64 keep their digits (router/text/bigint.h). Only then jansson builds the tree. Any thread. */
 #pragma once
 #include <jansson.h>
@@ -11,7 +11,13 @@
 
 struct apierr;
 
-enum { BODY_DEPTH_MAX = 64 };
+enum {
+    BODY_DEPTH_MAX = 64,
+    // An empty object of three bytes is one of 300 in the tree: 32 MiB of them took 2.3 GB. These bound a tree at some 200 MB.
+    BODY_CONTAINERS_MAX = 1 << 17, // objects and arrays: 13 for each of 10,000 messages
+    BODY_KEYS_MAX = 1 << 18,
+    BODY_VALUES_MAX = 1 << 21, // of all kinds: the ids of eight prompts of 262,144
+};
 
 struct body_stats {
     uint32_t lone_surrogates;

@@ -1,5 +1,6 @@
 /* cmd: the subcommands that are not the server itself. Each returns an exit status: 0 fine, 1 it failed, 2 wrong use. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
@@ -12,6 +13,8 @@ int cmd_inspect(int argc, char **argv); // tokeniser and template, then the work
 int cmd_bench(int argc, char **argv);   // measures a running server, compares receipts
 // Becomes railyard-worker with these arguments, the subcommand's name first. Returns only when that fails.
 int cmd_exec_worker(int argc, char **argv);
+// The folder holds no model but a drafter for one, right or not.
+bool cmd_is_drafter(const char *dir);
 // The checkpoint is one that a worker can load: railyard-worker inspect --check MODEL. ST_CORRUPT: its message.
 int cmd_check_model(const char *model, struct err *e);
 // GPUs as railyard-worker --list-devices names them.

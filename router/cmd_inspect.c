@@ -1,5 +1,6 @@
 /* cmd_inspect: railyard inspect: what the router has to do with of a checkpoint, its tokeniser and its template, then the
- * worker program's inspect for all else. A checkpoint without either is fine here; serve says why it wants them. */
+ * worker program's inspect for all else. A checkpoint without either is fine here; serve says why it wants them. A
+ * drafter's folder has neither. */
 #include "common/err.h"
 #include "common/strbuf.h"
 #include "router/cmd.h"
@@ -33,7 +34,7 @@ static void print_template(const char *dir) {
 }
 
 int cmd_inspect(int argc, char **argv) {
-    if (argc == 1 && argv[0][0] != '-') {
+    if (argc == 1 && argv[0][0] != '-' && !cmd_is_drafter(argv[0])) {
         print_tokenizer(argv[0]);
         print_template(argv[0]);
         fflush(stdout);

@@ -88,8 +88,21 @@ static int ask_worker(const char *const words[3], struct strbuf *out, int *ret_c
     return st;
 }
 
+bool cmd_is_drafter(const char *dir) {
+    struct strbuf out = {0};
+    struct err e = {0};
+    int code = 0, st = ask_worker((const char *[3]){"inspect", "--kind", dir}, &out, &code, &e);
+    bool is = !st && !code && !strcmp(strbuf_str(&out), "drafter\n");
+    strbuf_fini(&out);
+    return is;
+}
+
 int cmd_check_model(const char *model, struct err *e) {
     struct strbuf out = {0};
+    if (cmd_is_drafter(model))
+        return err_set(e, ST_CORRUPT,
+                       "wanted a model, found '%s', a drafter, which goes beside one: --drafter",
+                       model);
     int code = 0, st = ask_worker((const char *[3]){"inspect", "--check", model}, &out, &code, e);
     size_t len = strcspn(strbuf_str(&out), "\n");
     if (!st && code) st = err_set(e, ST_CORRUPT, "%.*s", (int)len, strbuf_str(&out));

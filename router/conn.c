@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/mono.h"
+#include "common/num.h"
 #include "common/strbuf.h"
 #include "router/h2early.h"
 #include "router/h2ignore.h"
@@ -15,6 +16,7 @@
 #include "router/proxies.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <h2o/http1.h>
 #include <h2o/http2.h>
 #include <stdio.h>
@@ -28,8 +30,7 @@ enum {
     RESETS_WINDOW_MS = 10000,
     H2_IDLE_GRACE_MS = 5000, // h2o says GOAWAY first
     DROPS_MAX = 64,
-    LOST_SWEEPS = 3,     // a write that has ended may still have to be told
-    H2_HEAD_BYTES = 128, // of a request's frames beside its body, at least
+    LOST_SWEEPS = 3, // a write that has ended may still have to be told
 };
 
 void conn_cut(struct conn *c) {
@@ -164,23 +165,39 @@ static void stand_in(struct conn *c, size_t at, size_t seen) {
     c->sock->input->size += fixed + fill;
 }
 
+// As below. What is not handed on ends with the connection.
+static bool look_over_http2(struct conn *c, size_t fresh) {
+    h2o_buffer_t *in = c->sock->input;
+    // h2o, having said GOAWAY, would look at the rest of a head for ever.
+    bool stuck = c->packed.open && h2early_ending(c->sock);
+    if (stuck || h2heads_take(&c->packed, in->bytes + in->size - fresh, fresh,
+                              &c->listener->config.limits)) {
+        if (!stuck)
+            log_warn("head", "remote=%s fields=%u bytes=%llu", c->remote, c->packed.fields,
+                     (unsigned long long)c->packed.bytes);
+        in->size -= fresh;
+        conn_cut(c);
+        return false;
+    }
+    if (c->ignored) drop_ignored(c);
+    return true;
+}
+
 // The last bytes of the input are new. False: h2o has nothing to learn of them.
 static bool look_over(struct conn *c, size_t fresh) {
     h2o_buffer_t *in = c->sock->input;
     struct apierr e;
     size_t good;
-    if (c->is_http2) {
-        if (c->ignored) drop_ignored(c);
-        return true;
-    }
+    if (c->is_http2) return look_over_http2(c, fresh);
     if (c->refused) { // nothing behind it is a request
         in->size -= fresh;
         return false;
     }
     if (!h1scan_take(&c->scan, in->bytes, in->size, fresh, &c->listener->config.limits, &good,
                      &e)) {
-        if (c->scan.state == H1SCAN_HTTP2) note_http2(c);
-        return true;
+        if (c->scan.state != H1SCAN_HTTP2) return true;
+        note_http2(c);
+        return look_over_http2(c, in->size); // it began with the connection
     }
     c->refused = mem_alloc(sizeof e);
     *c->refused = e;
@@ -194,12 +211,25 @@ static bool look_over(struct conn *c, size_t fresh) {
 
 static void hook(struct conn *c);
 
+// Behind a read that filled its buffer to the last byte libuv reads once more, and when nothing is there yet it says so:
+// over TLS h2o takes that for a read that failed. One that did has been the last: the socket then says so as well.
+static bool found_nothing(const struct conn *c, const char *err) {
+    char byte;
+    if (err != h2o_socket_error_io || !c->sock->ssl) return false;
+    ssize_t n = recv(h2o_socket_get_fd(c->sock), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK));
+}
+
 static void on_read(h2o_socket_t *sock, const char *err) {
     struct conn *c = sock->on_close.data;
+    if (found_nothing(c, err)) return;
     bool gone = false, *outer = c->gone;
     size_t fresh = err ? 0 : sock->bytes_read; // of this read alone
     c->read_bytes += fresh;
-    if (fresh && !look_over(c, fresh)) return;
+    if (fresh && !look_over(c, fresh)) {
+        if (!c->is_http2) return;
+        err = h2o_socket_error_closed; // so that h2o ends it at once, and reads no more
+    }
     c->gone = &gone;
     c->inner(sock, err);
     if (gone) {
@@ -272,10 +302,12 @@ static void on_handshake(h2o_socket_t *sock, const char *err) {
     bool http2 = h2o_memis(protocol.base, protocol.len, H2O_STRLIT("h2"));
     c->idle_since_ms = mono_ms();
     c->read_bytes += sock->input->size;
-    if (http2)
-        note_http2(c);
-    else if (sock->input->size) // came with the end of the handshake
-        look_over(c, sock->input->size);
+    if (http2) note_http2(c);
+    // What came with the end of the handshake.
+    if (sock->input->size && !look_over(c, sock->input->size)) {
+        h2o_socket_close(sock);
+        return;
+    }
     begin(c, http2);
 }
 
@@ -318,11 +350,11 @@ static void note_version(struct conn *conn, const h2o_req_t *req) {
 void conn_call_begin(struct conn *conn, struct http_call *c) {
     conn->busy++;
     note_version(conn, c->req);
-    if (conn->is_http2) conn->base_bytes += c->req->entity.len + H2_HEAD_BYTES;
+    if (conn->is_http2) conn->base_bytes += c->req->entity.len;
 }
 
 static void count_reset(struct conn *conn, uint64_t now) {
-    if (now - conn->resets_since_ms > RESETS_WINDOW_MS) {
+    if (mono_since(conn->resets_since_ms, now) > RESETS_WINDOW_MS) {
         conn->resets_since_ms = now;
         conn->resets = 0;
     }
@@ -412,16 +444,20 @@ static int look_at(h2o_req_t *req, void *arg) {
     note_version(c, req);
     c->heads += !in_body;
     c->bodies += in_body;
+    if (c->is_http2) {
+        size_t announced;
+        c->body_bytes += h2early_bytes(req, &announced);
+        c->held_bytes += h2early_held(req);
+    }
     c->is_large |= c->is_http2 && in_body && is_large(req, k->l->config.limits.body_bytes_max);
     c->is_late |= age > (in_body ? k->l->config.body_s : k->l->config.header_s);
     return 0;
 }
 
-// Bytes that bodies still coming hold, as far as it can be known: never less.
+// Bytes that requests still coming hold.
 static size_t held_bytes(const struct conn *c) {
-    if (!c->bodies) return 0;
-    if (!c->is_http2) return c->sock->input->size;
-    return c->read_bytes > c->base_bytes ? (size_t)(c->read_bytes - c->base_bytes) : 0;
+    if (c->is_http2) return (size_t)c->held_bytes;
+    return c->bodies ? c->sock->input->size : 0;
 }
 
 static bool crawls(struct conn *c, uint64_t now) {
@@ -443,15 +479,14 @@ static bool crawls(struct conn *c, uint64_t now) {
 static void sweep_one(struct conn *c, uint64_t now) {
     const struct listener_config *config = &c->listener->config;
     uint64_t keepalive_ms = (uint64_t)(config->keepalive_s * 1000);
-    uint64_t idle_ms = now - c->idle_since_ms;
+    uint64_t idle_ms = mono_since(c->idle_since_ms, now);
     bool receiving = c->heads || c->bodies;
     bool slow = crawls(c, now) || c->is_late;
-    if (!c->bodies) {
+    c->base_bytes = c->read_bytes - min_u64(c->read_bytes, c->body_bytes);
+    if (!c->bodies)
         c->bodies_since_ms = 0;
-        c->base_bytes = c->read_bytes;
-    } else if (!c->bodies_since_ms) {
+    else if (!c->bodies_since_ms)
         c->bodies_since_ms = now;
-    }
     if (c->shaking) {
         if ((double)idle_ms > config->header_s * 1000) conn_cut(c);
         return;
@@ -513,7 +548,11 @@ void conn_sweep(uv_timer_t *t) {
         next = TAILQ_NEXT(c, link);
         end_lost_write(c);
     }
-    TAILQ_FOREACH(c, &l->conns, link) c->heads = c->bodies = 0, c->is_late = c->is_large = false;
+    TAILQ_FOREACH(c, &l->conns, link) {
+        c->heads = c->bodies = 0;
+        c->is_late = c->is_large = false;
+        c->body_bytes = c->held_bytes = 0;
+    }
     l->global.http1.callbacks.foreach_request(&l->ctx, look_at, &k);
     l->global.http2.callbacks.foreach_request(&l->ctx, look_at, &k);
     TAILQ_FOREACH(c, &l->conns, link) if (c->is_large) answer_large(c);

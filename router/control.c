@@ -77,7 +77,7 @@ static void ask_to_drain(struct backend *b, enum frame_drain_mode mode) {
 
 // Streams that must not stay any longer.
 static void clear_streams(struct control *c, struct rank_goal *g, struct backend *b, uint64_t now) {
-    bool over = (double)(now - g->since_ms) >= g->how.timeout_s * 1000;
+    bool over = (double)mono_since(g->since_ms, now) >= g->how.timeout_s * 1000;
     if (g->how.streams == CONTROL_CANCEL && over)
         relay_cancel_all(c->server->relay, b, "an operator cancelled this request");
     else if (g->how.streams == CONTROL_MOVE || over)
@@ -311,7 +311,8 @@ static void begin_step(struct control *c, struct operation *op, const struct bac
     bool changed;
     // Another worker may have died meanwhile: its return is waited for.
     if (check_left(c, i, &op->how, &e)) {
-        if ((double)(now - op->since_ms) >= op->how.start_s * 1000) end_operation(op, e.message);
+        if ((double)mono_since(op->since_ms, now) >= op->how.start_s * 1000)
+            end_operation(op, e.message);
         return;
     }
     op->asked = true;
@@ -342,7 +343,7 @@ static void watch_step(struct control *c, struct operation *op, const struct bac
         snprintf(why, sizeof why, "worker %u was told to resume before it had ended", i->rank);
     else if (failed)
         snprintf(why, sizeof why, "worker %u did not start again: %.180s", i->rank, i->reason);
-    else if ((double)(now - op->since_ms) >= limit_ms)
+    else if ((double)mono_since(op->since_ms, now) >= limit_ms)
         snprintf(why, sizeof why, "worker %u is %s and not ready after %.0f s", i->rank,
                  backend_state_name(i->state), limit_ms / 1000);
     else

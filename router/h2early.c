@@ -17,6 +17,27 @@ size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced) {
     return receiving ? s->_req_body->size : 0;
 }
 
+size_t h2early_held(const h2o_req_t *req) {
+    const h2o_http2_stream_t *s = stream_of(req);
+    size_t bytes = s->_req_body ? s->_req_body->size : 0;
+    // A pool gives nothing back, and the list of fields grows by doubling.
+    bytes += 2 * req->headers.capacity * sizeof *req->headers.entries;
+    for (size_t i = 0; i < req->headers.size; i++)
+        bytes += req->headers.entries[i].name->len + req->headers.entries[i].value.len;
+    return bytes;
+}
+
+bool h2early_ending(const h2o_socket_t *sock) {
+    const h2o_http2_conn_t *conn = sock->data;
+    bool is_http2 =
+        conn->super.callbacks->push_path; // an HTTP/1 connection begins alike, and has none
+    return is_http2 && conn->state >= H2O_HTTP2_CONN_STATE_HALF_CLOSED;
+}
+
+size_t h2early_announced(const h2o_req_t *req) {
+    return stream_of(req)->_expected_content_length;
+}
+
 // As h2o itself does with a head it cannot take.
 uint32_t h2early_dispatch(h2o_req_t *req) {
     h2o_http2_stream_t *s = stream_of(req);

@@ -4,10 +4,17 @@
  * once more. This reaches into h2o's own structs, as its installed header has them. Loop thread. */
 #pragma once
 #include <h2o.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 // Bytes of the body so far, and as announced (SIZE_MAX: not said). 0 of a request that waits for none.
 size_t h2early_bytes(const h2o_req_t *req, size_t *ret_announced);
+// Bytes of memory that a request keeps until its handler is reached: its head's fields and what has come of its body.
+size_t h2early_held(const h2o_req_t *req);
+// h2o has said GOAWAY, and takes no new request. False of a connection that is not HTTP/2 (yet).
+bool h2early_ending(const h2o_socket_t *sock);
+// As its head announced; SIZE_MAX: it did not. Of any request over HTTP/2.
+size_t h2early_announced(const h2o_req_t *req);
 // The handler gets it now, with what has come; it must answer at once. What follows of the body must not reach h2o
 // (h2ignore.h). Returns the stream's number.
 uint32_t h2early_dispatch(h2o_req_t *req);

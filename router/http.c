@@ -6,6 +6,7 @@
 #include "router/apierr.h"
 #include "router/cors.h"
 #include "router/h1scan.h"
+#include "router/h2early.h"
 #include "router/keys.h"
 #include "router/listen.h"
 #include "router/metrics.h"
@@ -93,6 +94,12 @@ static int check_raw_head(const h2o_req_t *req, const struct http_limits *limits
         if (req->entity.base && http_header(req, "http2-settings").base)
             return apierr_set(e, APIERR_BAD_REQUEST, NULL,
                               "an upgrade to HTTP/2 must come without a body");
+        // h2o holds it against a body alone, and resets the stream.
+        size_t announced = h2early_announced(req);
+        if (announced != SIZE_MAX && announced != req->entity.len)
+            return apierr_set(e, APIERR_BAD_REQUEST, NULL,
+                              "content-length says %zu, and the body had %zu bytes", announced,
+                              req->entity.len);
         return ST_OK;
     }
     const h2o_buffer_t *in = req->conn->callbacks->get_socket(req->conn)->input;

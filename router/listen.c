@@ -96,7 +96,7 @@ void listener_room(struct listener *l, uint64_t now_ms) {
     bool room = l->conn_count < l->config.connections_max;
     if (room) l->full_since_ms = 0;
     if (!l->accept_paused || l->stopped) return;
-    if (!room && now_ms - l->full_since_ms < FULL_GRACE_MS) return;
+    if (!room && mono_since(l->full_since_ms, now_ms) < FULL_GRACE_MS) return;
     l->accept_paused = false;
     if (room)
         accept_one(l);

@@ -6,6 +6,7 @@
 
 #include "router/apierr.h"
 #include "router/h1scan.h"
+#include "router/h2heads.h"
 #include "router/listen.h"
 #include "router/send.h"
 
@@ -22,6 +23,7 @@ struct conn {
         unhooked; // on the listener's list: h2o has stopped to read, or has put its own reader back
     bool *gone;   // set when the connection goes while its reader runs
     struct h1scan scan;
+    struct h2heads packed;
     const struct apierr *early_answer; // the answer to the request that is being dispatched
     struct h2ignore *ignored; // HTTP/2: streams answered before their body came; NULL: none yet
     struct apierr *refused;   // why nothing more is read; NULL: it is read
@@ -42,7 +44,9 @@ struct conn {
     uint64_t bodies_since_ms; // 0: none is coming
     uint64_t rate_since_ms;   // of the rate that is being measured
     uint64_t rate_bytes;      // read until then
-    uint64_t base_bytes;      // HTTP/2: read, and given to handlers or no body
+    uint64_t body_bytes;      // HTTP/2: of the bodies so far
+    uint64_t held_bytes;      // HTTP/2: of them and their heads, in memory
+    uint64_t base_bytes;      // HTTP/2: read, and in no body that is still coming
     char remote[CONN_REMOTE_BYTES];
 };
 TAILQ_HEAD(conn_list, conn);

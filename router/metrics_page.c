@@ -1,4 +1,5 @@
 /* metrics_page: the text of /metrics (format 0.0.4). See metrics.h. */
+#include "common/mono.h"
 #include "common/strbuf.h"
 #include "common/version.h"
 #include "router/backend.h"
@@ -298,9 +299,7 @@ static double fill_rate(const struct snapshot_worker *w, uint64_t now) {
     return w->fill_tokens_per_s;
 }
 static double progress_age(const struct snapshot_worker *w, uint64_t now) {
-    return w->last_progress_ms && now > w->last_progress_ms
-               ? (double)(now - w->last_progress_ms) / 1e3
-               : 0;
+    return w->last_progress_ms ? (double)mono_since(w->last_progress_ms, now) / 1e3 : 0;
 }
 static double restarts(const struct snapshot_worker *w, uint64_t now) {
     return (double)w->restarts;

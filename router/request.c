@@ -517,8 +517,8 @@ static bool fail_waiting(struct choice *c, uint64_t now_ms) {
     if (c->state != CHOICE_QUEUED) return false;
     if (resume_waits(&c->resume)) return fail_resuming(c, now_ms);
     struct apierr e = {0};
-    uint64_t waited = now_ms - c->queue_item.since_ms;
-    uint64_t without = s->no_ready_since_ms ? now_ms - s->no_ready_since_ms : 0;
+    uint64_t waited = mono_since(c->queue_item.since_ms, now_ms);
+    uint64_t without = s->no_ready_since_ms ? mono_since(s->no_ready_since_ms, now_ms) : 0;
     uint64_t no_worker = waited < without ? waited : without;
     bool away = r->pinned >= 0 && !server_worker_ready(s, (uint32_t)r->pinned);
     if (away && (double)waited >= s->config->wait_ready_s * 1000) {
@@ -541,11 +541,11 @@ static bool fail_waiting(struct choice *c, uint64_t now_ms) {
 static void tick_stream(struct request *r, uint64_t now_ms) {
     const struct config *c = r->server->config;
     if (!send_begun(r->send)) {
-        uint64_t age = now_ms - r->received_us / 1000;
+        uint64_t age = mono_since(r->received_us / 1000, now_ms);
         if ((double)age >= c->first_byte_s * 1000) r->kind->format->begin(r);
         return;
     }
-    bool silent = (double)(now_ms - send_last_ms(r->send)) >= c->stream_keepalive_s * 1000;
+    bool silent = (double)mono_since(send_last_ms(r->send), now_ms) >= c->stream_keepalive_s * 1000;
     if (!silent || send_waiting_bytes(r->send)) return;
     strbuf_add_str(send_buffer(r->send), ": keepalive\n\n");
     send_touch(r->send);
@@ -555,11 +555,11 @@ static void tick_stream(struct request *r, uint64_t now_ms) {
 static void tick_whole(struct request *r, uint64_t now_ms) {
     const struct config *c = r->server->config;
     if (!send_begun(r->send)) {
-        uint64_t age = now_ms - r->received_us / 1000;
+        uint64_t age = mono_since(r->received_us / 1000, now_ms);
         if ((double)age >= c->first_byte_s * 1000) r->kind->format->begin(r);
         return;
     }
-    bool silent = (double)(now_ms - send_last_ms(r->send)) >= c->whitespace_s * 1000;
+    bool silent = (double)mono_since(send_last_ms(r->send), now_ms) >= c->whitespace_s * 1000;
     if (!silent || send_waiting_bytes(r->send)) return;
     strbuf_add_char(send_buffer(r->send), ' ');
     send_touch(r->send);

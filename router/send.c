@@ -30,12 +30,14 @@ struct send {
     struct send_set *set;
     struct send_events events;
     struct watch *watch;
-    TAILQ_ENTRY(send) open_link, dirty_link;
+    TAILQ_ENTRY(send) open_link, dirty_link, unread_link;
     struct strbuf buf[2];
-    int filling; // index of the buffer that fills
+    h2o_iovec_t fixed; // in place of both: what a whole reply is, and stays as it is
+    int filling;       // index of the buffer that fills
     uint64_t sent_at_ms;
-    bool begun;        // h2o_start_response was called
-    bool head_pending; // and the headers have not been handed over yet
+    size_t unread_bytes; // of the last write, while it is on the set's list; 0: it is not
+    bool begun;          // h2o_start_response was called
+    bool head_pending;   // and the headers have not been handed over yet
     bool in_flight;
     bool dirty;
     bool owned;   // events may be called
@@ -45,9 +47,11 @@ struct send {
 };
 
 void send_set_init(struct send_set *set, uv_loop_t *loop, bool half_close) {
-    *set = (struct send_set){.loop = loop, .half_close = half_close};
+    *set = (struct send_set){
+        .loop = loop, .half_close = half_close, .unread_bytes_max = SEND_UNREAD_BYTES_MAX};
     TAILQ_INIT(&set->open);
     TAILQ_INIT(&set->dirty);
+    TAILQ_INIT(&set->unread);
 }
 
 static void on_watch_closed(uv_handle_t *h) {
@@ -81,6 +85,13 @@ static void clean(struct send *s) {
     TAILQ_REMOVE(&s->set->dirty, s, dirty_link);
 }
 
+static void forget_unread(struct send *s) {
+    if (!s->unread_bytes) return;
+    TAILQ_REMOVE(&s->set->unread, s, unread_link);
+    s->set->unread_bytes -= s->unread_bytes;
+    s->unread_bytes = 0;
+}
+
 // The request's pool is being cleared: the one way a send ends.
 static void on_dispose(void *p) {
     struct send *s = p;
@@ -90,15 +101,24 @@ static void on_dispose(void *p) {
     clean(s);
     TAILQ_REMOVE(&s->set->open, s, open_link);
     s->set->open_count--;
+    forget_unread(s);
     strbuf_fini(&s->buf[0]);
     strbuf_fini(&s->buf[1]);
+}
+
+static void count_unread(struct send *s, size_t bytes) {
+    if (!bytes) return;
+    s->unread_bytes = bytes;
+    s->set->unread_bytes += bytes;
+    TAILQ_INSERT_TAIL(&s->set->unread, s, unread_link);
 }
 
 static void flush(struct send *s) {
     if (s->in_flight || s->done || !s->begun) return;
     struct strbuf *b = &s->buf[s->filling];
     if (!b->len && !s->final && !s->head_pending) return;
-    h2o_iovec_t v = h2o_iovec_init(b->p, b->len);
+    bool fixed = s->fixed.base;
+    h2o_iovec_t v = fixed ? s->fixed : h2o_iovec_init(b->p, b->len);
     s->filling ^= 1;
     strbuf_reset(&s->buf[s->filling]);
     s->head_pending = false;
@@ -108,6 +128,7 @@ static void flush(struct send *s) {
     if (s->final) {
         s->done = true;
         stop_watch(s);
+        if (!fixed) count_unread(s, v.len);
         h2o_send(s->req, &v, v.len != 0, H2O_SEND_STATE_FINAL);
         return; // the request, and s with it, may be gone
     }
@@ -304,18 +325,26 @@ static void set_head(struct send *s, const struct send_head *h, size_t length) {
 
 /* ---- whole replies ---- */
 
-void send_whole(struct send *s, const struct send_head *h, const char *body, size_t len) {
-    assert(!s->begun && !s->final);
+// HEAD: the length that GET's body has, and no body; h2o leaves that to the handler.
+static bool wants_body(const struct send *s) {
+    return !h2o_memis(s->req->method.base, s->req->method.len, H2O_STRLIT("HEAD"));
+}
+
+// Head and body, which the caller has put in its place, at once.
+static void send_all(struct send *s, const struct send_head *h, size_t len) {
     s->owned = false;
     set_head(s, h, len);
-    strbuf_reset(&s->buf[s->filling]);
-    // HEAD: the length that GET's body has, and no body; h2o leaves that to the handler.
-    if (!h2o_memis(s->req->method.base, s->req->method.len, H2O_STRLIT("HEAD")))
-        strbuf_add(&s->buf[s->filling], body, len);
     s->begun = s->final = true;
     h2o_start_response(s->req, &s->gen);
     clean(s);
     flush(s);
+}
+
+void send_whole(struct send *s, const struct send_head *h, const char *body, size_t len) {
+    assert(!s->begun && !s->final);
+    strbuf_reset(&s->buf[s->filling]);
+    if (wants_body(s)) strbuf_add(&s->buf[s->filling], body, len);
+    send_all(s, h, len);
 }
 
 void send_error(struct send *s, const struct apierr *e) {
@@ -335,6 +364,13 @@ void send_error(struct send *s, const struct apierr *e) {
 
 void send_reply(struct http_call *c, const struct send_head *h, const char *body, size_t len) {
     send_whole(send_new(c, listener_sends(c->listener), NULL), h, body, len);
+}
+
+void send_reply_fixed(struct http_call *c, const struct send_head *h, const char *body,
+                      size_t len) {
+    struct send *s = send_new(c, listener_sends(c->listener), NULL);
+    if (wants_body(s)) s->fixed = h2o_iovec_init(body, len);
+    send_all(s, h, len);
 }
 
 void send_reply_error(struct http_call *c, const struct apierr *e) {
@@ -389,8 +425,20 @@ void send_set_flush(struct send_set *set) {
     }
 }
 
+// h2o lets go of them when it sees that their connections have ended.
+static void bound_unread(struct send_set *set, uint64_t now_ms) {
+    struct send *s;
+    while (set->unread_bytes > set->unread_bytes_max && (s = TAILQ_FIRST(&set->unread))) {
+        if (mono_since(s->sent_at_ms, now_ms) < SEND_UNREAD_AGE_MS) return;
+        shutdown(socket_fd(s), SHUT_RDWR);
+        forget_unread(s);
+    }
+}
+
 void send_set_sweep(struct send_set *set, uint64_t now_ms, uint64_t stall_ms) {
     struct send *s;
+    bound_unread(set, now_ms);
     TAILQ_FOREACH(s, &set->open, open_link)
-    if (s->in_flight && now_ms - s->sent_at_ms > stall_ms) shutdown(socket_fd(s), SHUT_RDWR);
+    if (s->in_flight && mono_since(s->sent_at_ms, now_ms) > stall_ms)
+        shutdown(socket_fd(s), SHUT_RDWR);
 }

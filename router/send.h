@@ -19,18 +19,25 @@ struct apierr;
 struct http_call;
 struct send; // defined in send.c
 
+// Of replies that wait for their readers whole, on a listener: a client can ask for far more in a second than it takes in
+// the time it may stall, at ten bytes a question. Past it the connections with the oldest end, if those have waited for a
+// while: whoever reads has them by then. Streams have bounds of their own.
+enum { SEND_UNREAD_BYTES_MAX = 256 << 20, SEND_UNREAD_AGE_MS = 200 };
+
 TAILQ_HEAD(send_list, send);
 struct send_set { // the sends of one listener
     uv_loop_t *loop;
-    struct send_list open;  // all
-    struct send_list dirty; // to be flushed this turn
-    bool half_close;        // a client that closed its writing side is still served
+    struct send_list open;   // all
+    struct send_list dirty;  // to be flushed this turn
+    struct send_list unread; // whole, and not out yet; the oldest first
+    bool half_close;         // a client that closed its writing side is still served
     uint32_t open_count;
+    size_t unread_bytes, unread_bytes_max; // SEND_UNREAD_BYTES_MAX
 };
 
 void send_set_init(struct send_set *set, uv_loop_t *loop, bool half_close);
 void send_set_flush(struct send_set *set); // before the loop sleeps
-// Ends connections whose write has made no progress for stall_ms.
+// Ends connections whose write has made no progress for stall_ms, and those past unread_bytes_max.
 void send_set_sweep(struct send_set *set, uint64_t now_ms, uint64_t stall_ms);
 
 struct send_events {
@@ -78,4 +85,6 @@ const char *send_reason(int status); // the phrase of a status line
 
 // For handlers that answer at once.
 void send_reply(struct http_call *c, const struct send_head *h, const char *body, size_t len);
+// The body is not copied: it never goes, nor changes.
+void send_reply_fixed(struct http_call *c, const struct send_head *h, const char *body, size_t len);
 void send_reply_error(struct http_call *c, const struct apierr *e);

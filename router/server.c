@@ -377,7 +377,7 @@ void server_draining(const struct server *s, struct apierr *ret) {
 static void go_on_with_operator_drain(struct server *s, uint64_t now) {
     if (!s->draining) return;
     double settle_ms = s->config->settle_s * 1000;
-    double since_ms = (double)(now - s->operator_drain_ms);
+    double since_ms = (double)mono_since(s->operator_drain_ms, now);
     s->refusing |= since_ms >= settle_ms;
     if (since_ms < settle_ms + s->config->drain_s * 1000 || TAILQ_EMPTY(&s->requests)) return;
     struct apierr e;
@@ -400,7 +400,7 @@ static void begin_drain(struct runner *r) {
 // One step at a time, from the tick.
 static void drain(struct runner *r, uint64_t now) {
     struct server *s = &r->s;
-    uint64_t since = now - r->drain_since_ms;
+    uint64_t since = mono_since(r->drain_since_ms, now);
     double settle_ms = s->config->settle_s * 1000,
            timeout_ms = settle_ms + s->config->drain_s * 1000;
     if (r->phase == SETTLING && (double)since >= settle_ms) {
@@ -463,7 +463,7 @@ static void on_signal(uv_signal_t *h, int signum) {
 // The manager's watchdog: every loop of ours turns.
 static void beat(struct runner *r, uint64_t now) {
     uint64_t every_ms = notify_watchdog_ms();
-    bool ops_turns = !r->s.ops || now - admin_last_beat_ms(r->s.admin) < OPS_STALL_MS;
+    bool ops_turns = !r->s.ops || mono_since(admin_last_beat_ms(r->s.admin), now) < OPS_STALL_MS;
     if (!every_ms || now - r->beat_ms < every_ms || !ops_turns) return;
     r->beat_ms = now;
     notify_send("WATCHDOG=1");

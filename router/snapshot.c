@@ -137,7 +137,7 @@ static bool is_away(const struct snapshot_worker *w) {
 
 void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes) {
     snprintf(ret, ret_bytes, "%s", "");
-    for (uint32_t i = 0; i < s->worker_count && s->ready == 0; i++) {
+    for (uint32_t i = 0; i < s->worker_count; i++) {
         const struct snapshot_worker *w = &s->workers[i];
         if (!is_away(w)) continue;
         snprintf(ret, ret_bytes, "worker %u: %s", w->rank, w->fault);

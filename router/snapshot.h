@@ -70,7 +70,7 @@ const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands un
 void snapshots_beat(struct snapshots *s, uint64_t now_ms);
 uint64_t snapshots_last_beat_ms(const struct snapshots *s);
 
-// Why no worker is ready, for clients: "worker 1: its device has failed". "": none has failed, or one is ready.
+// Why a worker is not there, for clients: "worker 1: its device has failed". "": none has failed.
 void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes);
 
 // Fills the workers' part from the set. Writer's thread.

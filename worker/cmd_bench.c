@@ -7,6 +7,7 @@
 #include "common/version.h"
 #include "proto/exit_code.h"
 #include "worker/bench_limits.h"
+#include "worker/bench_profile.h"
 #include "worker/cmd.h"
 #include "worker/engine/costs.h"
 #include "worker/engine/engine.h"
@@ -26,6 +27,8 @@ enum {
     STREAMS = 16,
     CONTEXT = 1024
 };
+
+static const double PROFILE_FRACTION = 0.9; // graphs of the profile's own need room
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -142,6 +145,13 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     return st;
 }
 
+static int profile(const struct options *o, struct engine *eng, struct err *e) {
+    const struct engine_info *info = engine_info(eng);
+    printf("engine bench: %s, commit %s, %s (%s)\n", o->model, version_commit(), info->device,
+           info->variant);
+    return bench_profile(eng, e);
+}
+
 // A stream that decodes, with room for windows behind it.
 static int decoding_stream(struct engine *eng, uint64_t *ret, uint32_t *ret_id, struct err *e) {
     uint32_t ids[PROMPT];
@@ -250,15 +260,19 @@ int cmd_bench(const struct options *o) {
     struct engine *eng = NULL;
     struct err e = {0};
     options_engine(o, &c);
-    if (c.context_max == 0) c.context_max = CONTEXT;
-    if (c.streams_max == 0) c.streams_max = STREAMS;
+    if (c.context_max == 0 && !o->profile) c.context_max = CONTEXT; // else as long as it gets
+    if (c.streams_max == 0) c.streams_max = o->profile ? BENCH_PROFILE_STREAMS : STREAMS;
+    if (o->profile && c.memory_fraction == 1) c.memory_fraction = PROFILE_FRACTION;
     int st = ST_OK;
-    if (c.context_max < FILL + 1)
+    if (c.context_max && c.context_max < FILL + 1)
         st =
             err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1, c.context_max);
     if (!st && o->write_costs[0]) st = check_writable(o->write_costs, &e);
     if (!st) st = engine_new(&eng, &c, &e);
-    if (!st) st = o->write_costs[0] ? write_costs(o, eng, &e) : run(o, eng, &e);
+    if (!st)
+        st = o->profile          ? profile(o, eng, &e)
+             : o->write_costs[0] ? write_costs(o, eng, &e)
+                                 : run(o, eng, &e);
     engine_free(eng);
     if (!st) return EXIT_CODE_OK;
     fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);

@@ -117,7 +117,12 @@ int cmd_inspect(const struct options *o) {
     struct err e = {0};
     const char *wrong = o->check ? "" : "wrong       ";
     if (o->plan) return cmd_plan(o);
-    if (inspect_is_drafter(o->model)) return inspect_drafter(o);
+    bool drafter = inspect_is_drafter(o->model);
+    if (o->kind) {
+        printf("%s\n", drafter ? "drafter" : "model");
+        return EXIT_CODE_OK;
+    }
+    if (drafter) return inspect_drafter(o);
     if (checkpoint_open(&c, o->model, &e)) {
         printf("%s%s\n", wrong, e.msg);
         return EXIT_CODE_MODEL;

@@ -15,10 +15,13 @@ static void print_plan(const struct plan *p) {
     printf("memory      %.3f GiB of %.3f\n", gib(p->arena_bytes), gib(p->room));
     for (uint32_t i = 0; i < p->regions_count; i++)
         printf("  %-24s %9.3f GiB\n", p->regions[i].name, gib(p->regions[i].bytes));
-    if (p->embedding_on_host)
-        printf("  %-24s %9.3f GiB\n", "pinned for the embedding", gib(p->embedding_bytes));
+    if (p->graphs_bytes)
+        printf("  %-24s %9.3f GiB, about, beside it\n", "graphs of rounds", gib(p->graphs_bytes));
     printf("embedding   %.3f GiB, %s: %s\n", gib(p->embedding_bytes),
            p->embedding_on_host ? "in pinned host memory" : "on the card", p->embedding_why);
+    uint64_t rows = p->embedding_on_host ? p->embedding_bytes : 0;
+    printf("pinned      %.3f GiB of host memory: staging %.3f, embedding %.3f\n",
+           gib(p->staging_bytes + rows), gib(p->staging_bytes), gib(rows));
     printf("scratch     mixers and MLP over one another save %.3f GiB (%llu bytes)\n",
            gib(p->union_saves), (unsigned long long)p->union_saves);
     printf(

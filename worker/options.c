@@ -31,6 +31,9 @@ static const struct setting table[] = {
     {"embedding", SETTING_CHOICE, IN(embedding), "auto", 0, 0, "auto|card|host", NULL,
      "where the embedding's rows live; auto: in host memory only when the card has no room for "
      "them"},
+    {"graphs", SETTING_CHOICE, IN(graphs), "on", 0, 0, "on|off", NULL,
+     "on a GPU, whether rounds of decoding streams are launched by one call; off is for "
+     "comparison"},
     {"scratch", SETTING_CHOICE, IN(scratch), "union", 0, 0, "union|disjoint", NULL,
      "whether mixers and MLP share the memory of their rows; disjoint is for comparison"},
     {"context", SETTING_INT, IN(context), "0", 0, 1 << 30, NULL, "tokens",
@@ -72,6 +75,8 @@ static const struct setting table[] = {
     {"out", SETTING_STRING, IN(out), NULL, 0, 0, NULL, NULL, "logits: the .npy file to write"},
     {"write-costs", SETTING_STRING, IN(write_costs), NULL, 0, 0, NULL, NULL,
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
+    {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
+     "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},
@@ -83,6 +88,8 @@ static const struct setting table[] = {
      "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
      "inspect: print nothing but what is wrong"},
+    {"kind", SETTING_BOOL, IN(kind), "off", 0, 0, NULL, NULL,
+     "inspect: print what the folder is, 'model' or 'drafter', and end"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
      "least level of a line on stderr"},
     {"list-devices", SETTING_BOOL, IN(list_devices), "off", 0, 0, NULL, NULL,
@@ -166,6 +173,7 @@ void options_engine(const struct options *o, struct engine_config *ret) {
         .device = options_device(o),
         .device_wraps = o->device < 0,
         .embedding = o->embedding,
+        .graphs_off = !strcmp(o->graphs, "off"),
         .scratch_disjoint = !strcmp(o->scratch, "disjoint"),
         .spoil_dead = o->nan_fill,
         .drafter = o->drafter,

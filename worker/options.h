@@ -14,19 +14,20 @@ struct options {
     char *token; // RAILYARD_TOKEN of the environment, from the router that started us; "": none did
     int64_t rank;
     // What it runs.
-    char *backend, *kv, *fault, *embedding, *scratch, *drafter, *draft_kinds, *draft_vocab, *costs;
+    char *backend, *kv, *fault, *embedding, *scratch, *graphs, *drafter, *draft_kinds, *draft_vocab,
+        *costs;
     bool nan_fill;
     int64_t device, context, streams, threads, chunk, round_rows, draft_rows, drafter_quantize_min;
     double memory_fraction;
     // Subcommands.
     char *out, *write_costs;
-    bool plan, plan_unified;
+    bool plan, plan_unified, profile;
     double room_gib;
     int64_t plan_sm;
     // Itself.
     char *log_level;
     bool list_devices, help, version;
-    bool check; // inspect
+    bool check, kind; // inspect
 
     struct settings settings;
     const char *model; // the folder, an argument; NULL: none was given

@@ -25,6 +25,8 @@ static void add_regions(struct strbuf *b, const struct engine_info *info) {
     for (uint32_t i = 0; i < info->regions_count; i++) add_region(b, &info->regions[i]);
     if (!info->pinned_bytes) return;
     add_region(b, &(struct engine_region){"pinned host memory", info->pinned_bytes});
+    if (info->graphs)
+        add_region(b, &(struct engine_region){"graphs of rounds", info->graphs_bytes});
     add_region(b, &(struct engine_region){"left on the card", info->device_free_bytes});
 }
 

@@ -5,8 +5,8 @@
  * Order   keys are cut at absolute positions into tiles of ATTN_TILE. Within a tile: scores by the 16 lanes of linear.h;
  *         m their maximum, p = exp(s - m), l their sum by 16 lanes and halves, o = sum p v in key order, each step fused. Tiles
  *         merge in key order: M' = max(M, m), O' = fma(O, exp(M - M'), o exp(m - M')), the sums of p likewise, unfused. So a row's bits depend on its query and keys.
- *         CUDA: attn.cu says it; tiles there make chunks of four before they merge.
- * Rounds  fp32 throughout, own exp (kernels/math_f32.h). CUDA on a BF16 or E4M3 cache: queries and p become bf16.
+ *         CUDA: attn.cu says it; tiles there make chunks, and chunks groups.
+ * Rounds  fp32 throughout, own exp (kernels/math_f32.h). CUDA: queries and p become bf16 beside a BF16 cache, fp16 beside an E4M3 one.
  * Source  online softmax: Milakov and Gimelshein 2018; output gate: Qwen3.5 attention (transformers). */
 #pragma once
 #include "kernels/types.h"

@@ -1,16 +1,17 @@
-/* attn_ref: the twin of attn.cu, query by query. */
+/* attn_ref: the twin of attn.cu, attn_split.cu and attn_rows.cu, query by query. */
+#include "common/mem.h"
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_order.h"
 #include "kernels/cuda/kv_at.h"
 #include "kernels/cuda/mma_step.h"
 #include "kernels/cuda/refs.h"
-#include "kernels/cuda/sums_ref.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
-enum { STEPS = ATTN_TILE / MMA_K };
+enum { STEPS = ATTN_TILE / MMA_K, CLASSES = 4, PAIRS = ATTN_TILE / 2 / CLASSES };
 
-struct part { // of the keys: a chunk, or all chunks so far
+struct part { // of the keys: a chunk, a group of chunks, or all so far
     float max, sum;
     float values[KV_DIM_MAX];
 };
@@ -18,21 +19,58 @@ struct part { // of the keys: a chunk, or all chunks so far
 struct query {
     const struct attn_args *a;
     const float *q;
-    uint32_t head; // key head
-    struct part chunk, all;
+    uint32_t head, pos; // key head
+    const uint32_t *pages;
+    float unit;
+    float sums[CLASSES]; // of the chunk
+    struct part chunk, group, all;
     struct mma_one split[KV_DIM_MAX];
 };
 
-static uint16_t half_at(devptr p, uint64_t i, enum dtype d) { // as bf16
-    if (d == DTYPE_BF16) return ((const uint16_t *)refs_ptr(p))[i];
-    return arith_to_bf16(arith_from_e4m3(((const uint8_t *)refs_ptr(p))[i]));
+// A page of a key head, taken apart; the one looked at last is kept.
+struct page {
+    uint64_t at;
+    struct mma_vec keys[STEPS][KV_DIM_MAX];                   // lanes: keys
+    struct mma_vec values[KV_DIM_MAX / MMA_LANES][ATTN_TILE]; // lanes: dimensions
+};
+
+static enum dtype half_of(enum dtype d) {
+    return d == DTYPE_E4M3 ? DTYPE_F16 : DTYPE_BF16;
 }
 
-static void scores(const struct query *q, uint64_t tile, uint32_t n, float ret[ATTN_TILE]) {
+static uint16_t to_half(float x, enum dtype d) {
+    return half_of(d) == DTYPE_F16 ? arith_to_f16(x) : arith_to_bf16(x);
+}
+
+static struct mma_one one_at(const struct kv_view *kv, devptr p, uint64_t i) {
+    uint16_t h = kv->dtype == DTYPE_BF16
+                     ? ((const uint16_t *)refs_ptr(p))[i]
+                     : arith_to_f16(arith_from_e4m3(((const uint8_t *)refs_ptr(p))[i]));
+    return mma_split(h, half_of(kv->dtype));
+}
+
+static void page_load(struct page *g, const struct kv_view *kv, uint64_t at) {
+    if (g->at == at) return;
+    g->at = at;
+    for (uint32_t r = 0; r < ATTN_TILE; r++)
+        for (uint32_t d = 0; d < kv->dim; d++) {
+            uint64_t i = at + kv_in_page(kv, r, d);
+            mma_put(&g->keys[r / MMA_LANES][d], r % MMA_LANES, one_at(kv, kv->k, i));
+            mma_put(&g->values[d / MMA_LANES][r], d % MMA_LANES, one_at(kv, kv->v, i));
+        }
+}
+
+static float weight(const struct query *q, float max, float of) {
+    return q->a->kv.dtype == DTYPE_F32 ? arith_exp(max - of) : attn_weight(max, of, q->unit);
+}
+
+static void scores(const struct query *q, const struct page *g, uint64_t page, uint32_t n,
+                   float ret[ATTN_TILE]) {
     const struct kv_view *kv = &q->a->kv;
+    for (uint32_t j = n; j < ATTN_TILE; j++) ret[j] = -HUGE_VALF;
     if (kv->dtype == DTYPE_F32) {
         for (uint32_t j = 0; j < n; j++) {
-            const float *k = (const float *)refs_ptr(kv->k) + tile + (uint64_t)j * kv->dim;
+            const float *k = (const float *)refs_ptr(kv->k) + page + (uint64_t)j * kv->dim;
             float part[16] = {0};
             for (uint32_t d = 0; d < kv->dim; d++) part[d % 16] = fmaf(q->q[d], k[d], part[d % 16]);
             for (uint32_t half = 8; half; half /= 2)
@@ -41,104 +79,130 @@ static void scores(const struct query *q, uint64_t tile, uint32_t n, float ret[A
         }
         return;
     }
-    static struct mma_vec keys[KV_DIM_MAX];
     for (uint32_t first = 0; first < n; first += MMA_LANES) {
-        for (uint32_t d = 0; d < kv->dim; d++)
-            for (uint32_t j = 0; j < MMA_LANES; j++)
-                mma_put(
-                    &keys[d], j,
-                    mma_split(half_at(kv->k, tile + (uint64_t)(first + j) * kv->dim + d, kv->dtype),
-                              DTYPE_BF16));
-        mma_chain(ret + first, keys, q->split, kv->dim / MMA_K);
-        for (uint32_t j = first; j < first + MMA_LANES; j++) ret[j] = ret[j] * q->a->scale;
+        float sum[MMA_LANES];
+        mma_chain(sum, g->keys[first / MMA_LANES], q->split, kv->dim / MMA_K);
+        for (uint32_t j = 0; j < MMA_LANES && first + j < n; j++) ret[first + j] = sum[j];
     }
 }
 
-// s[0..n) to p, the rest to 0.
-static void softmax(float s[ATTN_TILE], uint32_t n, bool half, float *ret_max, float *ret_sum) {
-    float max = s[0], lanes[SUMS_WARP];
-    for (uint32_t j = 1; j < n; j++) max = s[j] > max ? s[j] : max;
-    for (uint32_t j = 0; j < ATTN_TILE; j++) {
-        s[j] = j < n ? arith_exp(s[j] - max) : 0;
-        if (half) s[j] = arith_from_bf16(arith_to_bf16(s[j]));
+// s to p; what the tile's keys add to the sums. Gives the weight of what the chunk had.
+static float softmax(struct query *q, float s[ATTN_TILE]) {
+    float now = q->chunk.max;
+    for (uint32_t j = 0; j < ATTN_TILE; j++) now = fmaxf(now, s[j]);
+    float old = weight(q, q->chunk.max, now);
+    for (uint32_t j = 0; j < ATTN_TILE; j++)
+        s[j] = q->a->kv.dtype == DTYPE_F32 ? arith_exp(s[j] - now)
+                                           : attn_exp2(fmaf(s[j], q->unit, -(now * q->unit)));
+    for (uint32_t c = 0; c < CLASSES; c++) {
+        float x[PAIRS];
+        for (uint32_t i = 0; i < PAIRS; i++) x[i] = s[8 * i + 2 * c] + s[8 * i + 2 * c + 1];
+        for (uint32_t half = PAIRS / 2; half; half /= 2)
+            for (uint32_t i = 0; i < half; i++) x[i] = x[i] + x[i + half];
+        q->sums[c] = fmaf(q->sums[c], old, x[0]);
     }
-    for (uint32_t j = 0; j < SUMS_WARP; j++) lanes[j] = s[j] + s[j + SUMS_WARP];
-    *ret_max = max;
-    *ret_sum = sums_warp(lanes);
+    q->chunk.max = now;
+    return old;
 }
 
-static void tile_values(const struct query *q, uint64_t tile, uint32_t n, const float *p,
-                        float *ret) {
+static void values(struct query *q, const struct page *g, uint64_t page, uint32_t n, const float *p,
+                   float old) {
     const struct kv_view *kv = &q->a->kv;
+    float *to = q->chunk.values;
+    for (uint32_t d = 0; d < kv->dim; d++) to[d] = to[d] * old;
     if (kv->dtype == DTYPE_F32) {
-        const float *v = (const float *)refs_ptr(kv->v) + tile;
-        for (uint32_t d = 0; d < kv->dim; d++) {
-            ret[d] = 0;
+        const float *v = (const float *)refs_ptr(kv->v) + page;
+        for (uint32_t d = 0; d < kv->dim; d++)
             for (uint32_t j = 0; j < n; j++)
-                ret[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], ret[d]);
-        }
+                to[d] = fmaf(p[j], v[(uint64_t)j * kv->dim + d], to[d]);
         return;
     }
     struct mma_one split[ATTN_TILE];
-    struct mma_vec values[ATTN_TILE];
-    for (uint32_t j = 0; j < ATTN_TILE; j++) split[j] = mma_split(arith_to_bf16(p[j]), DTYPE_BF16);
+    for (uint32_t j = 0; j < ATTN_TILE; j++)
+        split[j] = mma_split(to_half(p[j], kv->dtype), half_of(kv->dtype));
     for (uint32_t first = 0; first < kv->dim; first += MMA_LANES) {
-        for (uint32_t j = 0; j < ATTN_TILE; j++)
-            for (uint32_t d = 0; d < MMA_LANES; d++) {
-                uint64_t i = tile + (uint64_t)j * kv->dim + first + d;
-                mma_put(&values[j], d,
-                        mma_split(j < n ? half_at(kv->v, i, kv->dtype) : 0, DTYPE_BF16));
-            }
-        mma_chain(ret + first, values, split, STEPS);
+        struct mma_vec v[ATTN_TILE];
+        memcpy(v, g->values[first / MMA_LANES], sizeof v);
+        for (uint32_t j = n; j < ATTN_TILE; j++) // whatever is there
+            for (uint32_t d = 0; d < MMA_LANES; d++)
+                mma_put(&v[j], d, mma_split(0, half_of(kv->dtype)));
+        for (uint32_t i = 0; i < STEPS; i++) mma_step(to + first, v + i * MMA_K, split + i * MMA_K);
     }
-}
-
-static void merge(struct part *to, float max, float sum, const float *values, uint32_t dim) {
-    float now = max > to->max ? max : to->max;
-    float old = arith_exp(to->max - now), fresh = arith_exp(max - now);
-    to->sum = fmaf(sum, fresh, to->sum * old);
-    to->max = now;
-    for (uint32_t d = 0; d < dim; d++) to->values[d] = fmaf(values[d], fresh, to->values[d] * old);
 }
 
 static void part_empty(struct part *p) {
     *p = (struct part){.max = -HUGE_VALF};
 }
 
-static void run_tiles(struct query *q, const uint32_t *pages, uint32_t pos) {
-    const struct kv_view *kv = &q->a->kv;
-    part_empty(&q->chunk);
-    part_empty(&q->all);
-    for (uint32_t first = 0; first <= pos; first += ATTN_TILE) {
-        uint32_t left = pos + 1 - first, n = left < ATTN_TILE ? left : ATTN_TILE;
-        uint64_t tile = kv_at(kv, pages, first, q->head);
-        float p[ATTN_TILE], max, sum, values[KV_DIM_MAX];
-        scores(q, tile, n, p);
-        softmax(p, n, kv->dtype != DTYPE_F32, &max, &sum);
-        tile_values(q, tile, n, p, values);
-        merge(&q->chunk, max, sum, values, kv->dim);
-        if (left > ATTN_TILE && (first / ATTN_TILE + 1) % ATTN_CHUNK_TILES) continue;
-        merge(&q->all, q->chunk.max, q->chunk.sum, q->chunk.values, kv->dim);
-        part_empty(&q->chunk);
-    }
+static void join(const struct query *q, struct part *to, struct part *from) {
+    float now = fmaxf(to->max, from->max);
+    float old = weight(q, to->max, now), fresh = weight(q, from->max, now);
+    to->max = now;
+    to->sum = fmaf(from->sum, fresh, to->sum * old);
+    for (uint32_t d = 0; d < q->a->kv.dim; d++)
+        to->values[d] = fmaf(from->values[d], fresh, to->values[d] * old);
+    part_empty(from);
 }
 
+static void run_tile(struct query *q, struct page *g, uint32_t tile) {
+    const struct kv_view *kv = &q->a->kv;
+    uint32_t left = q->pos + 1 - tile * ATTN_TILE, n = left < ATTN_TILE ? left : ATTN_TILE;
+    bool last = left <= ATTN_TILE;
+    uint64_t page = kv_page_at(kv, q->pages, tile * ATTN_TILE, q->head);
+    float p[ATTN_TILE];
+    if (kv->dtype != DTYPE_F32) page_load(g, kv, page);
+    scores(q, g, page, n, p);
+    float old = softmax(q, p);
+    values(q, g, page, n, p, old);
+    if (!last && !attn_chunk_ends(tile)) return;
+    q->chunk.sum = (q->sums[0] + q->sums[2]) + (q->sums[1] + q->sums[3]);
+    memset(q->sums, 0, sizeof q->sums);
+    join(q, &q->group, &q->chunk);
+    if (last || attn_group_ends(tile)) join(q, &q->all, &q->group);
+}
+
+static void query_init(struct query *q, const struct attn_args *a, uint32_t t, uint32_t h) {
+    uint32_t dim = a->kv.dim, slot = ((const uint32_t *)refs_ptr(a->rows.slot))[t];
+    *q = (struct query){.a = a, .unit = attn_unit(a->scale), .head = h / (a->heads / a->kv.heads)};
+    q->pos = ((const uint32_t *)refs_ptr(a->rows.pos))[t];
+    q->pages = (const uint32_t *)refs_ptr(a->kv.table) + (uint64_t)slot * a->kv.pages_per_slot;
+    q->q = (const float *)refs_ptr(a->qg) + ((uint64_t)t * a->heads + h) * 2 * dim;
+    for (uint32_t d = 0; d < dim; d++)
+        q->split[d] = mma_split(to_half(q->q[d], a->kv.dtype), half_of(a->kv.dtype));
+    part_empty(&q->chunk);
+    part_empty(&q->group);
+    part_empty(&q->all);
+}
+
+static void query_end(const struct query *q, float *out) {
+    uint32_t dim = q->a->kv.dim;
+    float inverse = 1.0f / q->all.sum;
+    for (uint32_t d = 0; d < dim; d++)
+        out[d] = (q->all.values[d] * inverse) * arith_sigmoid(q->q[dim + d]);
+}
+
+// Tile by tile, so that a page is taken apart once for all queries that look at it one after another.
 void attn_ref(const struct attn_args *a) {
-    const uint32_t *slot = refs_ptr(a->rows.slot), *pos = refs_ptr(a->rows.pos);
-    uint32_t dim = a->kv.dim;
-    struct query q = {.a = a};
-    for (uint32_t t = 0; t < a->rows.count; t++)
-        for (uint32_t h = 0; h < a->heads; h++) {
-            uint64_t head = (uint64_t)t * a->heads + h;
-            const uint32_t *pages =
-                (const uint32_t *)refs_ptr(a->kv.table) + (uint64_t)slot[t] * a->kv.pages_per_slot;
-            q.q = (const float *)refs_ptr(a->qg) + head * 2 * dim;
-            q.head = h / (a->heads / a->kv.heads);
-            for (uint32_t d = 0; d < dim; d++)
-                q.split[d] = mma_split(arith_to_bf16(q.q[d]), DTYPE_BF16);
-            run_tiles(&q, pages, pos[t]);
-            float *out = (float *)refs_ptr(a->out) + head * dim;
-            for (uint32_t d = 0; d < dim; d++)
-                out[d] = (q.all.values[d] / q.all.sum) * arith_sigmoid(q.q[dim + d]);
+    uint32_t group = a->heads / a->kv.heads, count = a->rows.count * group;
+    struct query *all = mem_calloc(count, sizeof *all);
+    struct page *page = mem_calloc(1, sizeof *page);
+    page->at = UINT64_MAX;
+    for (uint32_t k = 0; k < a->kv.heads; k++) {
+        bool more = true;
+        for (uint32_t i = 0; i < count; i++)
+            query_init(&all[i], a, i / group, k * group + i % group);
+        for (uint32_t tile = 0; more; tile++) {
+            more = false;
+            for (uint32_t i = 0; i < count; i++) {
+                if (tile <= all[i].pos / ATTN_TILE) run_tile(&all[i], page, tile);
+                more |= tile < all[i].pos / ATTN_TILE;
+            }
         }
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t head = (uint64_t)(i / group) * a->heads + k * group + i % group;
+            query_end(&all[i], (float *)refs_ptr(a->out) + head * a->kv.dim);
+        }
+    }
+    free(page);
+    free(all);
 }

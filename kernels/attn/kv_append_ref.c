@@ -9,8 +9,12 @@ static void norm_rotate(const struct kv_append_args *a, uint32_t t, const float 
                         float *y) {
     const float *scale = refs_ptr(scales);
     const float *angles = (const float *)refs_ptr(a->angles) + (uint64_t)t * 2 * a->pairs;
-    float sum = sums_squares(x, a->kv.dim, SUMS_WARP);
-    float factor = 1.0f / sqrtf(sum / (float)a->kv.dim + a->eps);
+    float lanes[SUMS_WARP] = {0};
+    for (uint32_t d = 0; d < a->kv.dim; d++) {
+        float *sum = &lanes[d / 4 % SUMS_WARP];
+        *sum = fmaf(x[d], x[d], *sum);
+    }
+    float factor = 1.0f / sqrtf(sums_warp(lanes) / (float)a->kv.dim + a->eps);
     for (uint32_t d = 0; d < a->kv.dim; d++) y[d] = (x[d] * factor) * scale[d];
     for (uint32_t i = 0; i < a->pairs; i++) {
         float cos = angles[i], sin = angles[a->pairs + i], b = y[i], c = y[a->pairs + i];
@@ -32,13 +36,13 @@ void kv_append_ref(const struct kv_append_args *a) {
         for (uint32_t h = 0; h < a->kv.heads; h++) {
             const uint32_t *pages = refs_ptr(a->kv.table);
             uint64_t at = ((uint64_t)t * a->kv.heads + h) * dim;
-            uint64_t to =
-                kv_at(&a->kv, pages + (uint64_t)slot[t] * a->kv.pages_per_slot, pos[t], h);
+            uint64_t page =
+                kv_page_at(&a->kv, pages + (uint64_t)slot[t] * a->kv.pages_per_slot, pos[t], h);
             norm_rotate(a, t, (const float *)refs_ptr(a->k) + at, a->k_scale, y);
             for (uint32_t d = 0; d < dim; d++) {
-                kv_put(refs_ptr(a->kv.k), to + d, a->kv.dtype, y[d]);
-                kv_put(refs_ptr(a->kv.v), to + d, a->kv.dtype,
-                       ((const float *)refs_ptr(a->v))[at + d]);
+                uint64_t to = page + kv_in_page(&a->kv, pos[t] % KV_PAGE_TOKENS, d);
+                kv_put(refs_ptr(a->kv.k), to, a->kv.dtype, y[d]);
+                kv_put(refs_ptr(a->kv.v), to, a->kv.dtype, ((const float *)refs_ptr(a->v))[at + d]);
             }
         }
     }

@@ -3,17 +3,24 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "kernels/cpu_pool.h"
+#include "kernels/cuda/copy.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/profile.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { COPY_UNIT_BYTES = 256 << 10 }; // of a thread's memcpy
+enum {
+    COPY_UNIT_BYTES = 256 << 10, // of a thread's memcpy
+    PIECE_ALIGN = 64,            // of pieces that are read together
+    OVERLAP_SM_MIN = 90,         // launches overlap from here on
+};
 
-static void check(struct cuda *c, cu_result r, const char *what) {
+void cuda_check(struct cuda *c, cu_result r, const char *what) {
+    c->idle = false;
     if (!r || c->failed) return;
     c->failed = true;
     cuda_driver_error(c->d, r, what, &c->trouble);
@@ -81,8 +88,13 @@ static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
         c->functions[i] = NULL;
         return ST_OK;
     }
+    int ptx = 0;
     if (!r)
         r = c->d->func_set(c->functions[i], CU_FUNC_SHARED_MAX, (int)(c->arch.shared_max - fixed));
+    if (!r) r = c->d->func_get(&ptx, CU_FUNC_PTX_VERSION, c->functions[i]);
+    // What the driver made of the PTX does not wait, and so may not be early.
+    c->overlaps[i] = on && on->waits && ptx >= OVERLAP_SM_MIN;
+    if (!r && ptx / 10 < (int)c->arch.sm / 10) c->from_ptx = (uint32_t)ptx;
     if (!r) return ST_OK;
     fail(c, r, k->name, e);
     return e ? (int)e->st : ST_DEVICE;
@@ -91,6 +103,7 @@ static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
 static int load_modules(struct cuda *c, struct err *e) {
     c->modules = mem_calloc(cuda_images_count + 1, sizeof *c->modules);
     c->functions = mem_calloc(cuda_kernels_count + 1, sizeof *c->functions);
+    c->overlaps = mem_calloc(cuda_kernels_count + 1, sizeof *c->overlaps);
     for (uint32_t i = 0; i < cuda_images_count; i++) {
         cu_result r = c->d->module_load(&c->modules[i], cuda_images[i].data);
         if (!r) continue;
@@ -101,6 +114,10 @@ static int load_modules(struct cuda *c, struct err *e) {
     for (uint32_t i = 0; i < cuda_kernels_count; i++) {
         int st = load_kernel(c, i, e);
         if (st) return st;
+    }
+    if (c->from_ptx) { // plans may name only what the PTX has
+        c->arch.sm = c->from_ptx;
+        snprintf(c->variant, sizeof c->variant, "ptx_%u", c->arch.sm % 1000);
     }
     return ST_OK;
 }
@@ -133,6 +150,7 @@ int cuda_open(struct cuda *ret, const struct cuda_driver *d, uint32_t device, st
 }
 
 void cuda_close(struct cuda *c) {
+    cuda_profile_close(c);
     for (uint32_t i = 0; i < CUDA_STAGING_SLOTS; i++)
         if (c->sent[i]) c->d->event_free(c->sent[i]);
     if (c->staging) c->d->host_free(c->staging);
@@ -142,6 +160,7 @@ void cuda_close(struct cuda *c) {
     if (c->ctx) c->d->ctx_release(c->device);
     free(c->modules);
     free(c->functions);
+    free(c->overlaps);
     *c = (struct cuda){0};
 }
 
@@ -149,7 +168,7 @@ void cuda_close(struct cuda *c) {
 
 uint64_t cuda_free_bytes(struct cuda *c) {
     size_t left = 0, total = 0;
-    check(c, c->d->mem_info(&left, &total), "cuMemGetInfo");
+    cuda_check(c, c->d->mem_info(&left, &total), "cuMemGetInfo");
     return left;
 }
 
@@ -165,7 +184,7 @@ int cuda_alloc(struct cuda *c, uint64_t bytes, const char *what, devptr *ret, st
 }
 
 void cuda_free(struct cuda *c, devptr p) {
-    if (p) check(c, c->d->mem_free(p), "cuMemFree");
+    if (p) cuda_check(c, c->d->mem_free(p), "cuMemFree");
 }
 
 int cuda_host_alloc(struct cuda *c, uint64_t bytes, const char *what, void **ret,
@@ -185,7 +204,7 @@ int cuda_host_alloc(struct cuda *c, uint64_t bytes, const char *what, void **ret
 }
 
 void cuda_host_free(struct cuda *c, void *p) {
-    if (p) check(c, c->d->host_free(p), "cuMemFreeHost");
+    if (p) cuda_check(c, c->d->host_free(p), "cuMemFreeHost");
 }
 
 // Copies
@@ -212,22 +231,25 @@ static void copy_shared(struct cuda *c, struct piece p) {
 
 // The next slot, once the device has taken what was in it.
 static void next_slot(struct cuda *c) {
-    check(c, c->d->event_record(c->sent[c->slot], c->stream), "cuEventRecord");
+    cuda_check(c, c->d->event_record(c->sent[c->slot], c->stream), "cuEventRecord");
     c->pending[c->slot] = true;
     c->slot = (c->slot + 1) % CUDA_STAGING_SLOTS;
     c->slot_used = 0;
-    if (c->pending[c->slot]) check(c, c->d->event_sync(c->sent[c->slot]), "copy to the device");
+    if (c->pending[c->slot])
+        cuda_check(c, c->d->event_sync(c->sent[c->slot]), "copy to the device");
     c->pending[c->slot] = false;
 }
 
 void cuda_write(struct cuda *c, devptr dst, const void *src, uint64_t bytes) {
     const unsigned char *from = src;
+    assert(!c->recording);
     while (bytes && !c->failed && !c->measuring) {
         if (c->slot_used == CUDA_STAGING_BYTES) next_slot(c);
         uint64_t n = min_u64(bytes, CUDA_STAGING_BYTES - c->slot_used);
         unsigned char *at = c->staging + (uint64_t)c->slot * CUDA_STAGING_BYTES + c->slot_used;
         copy_shared(c, (struct piece){at, from, n});
-        if (!c->failed) check(c, c->d->copy_to_device(dst, at, n, c->stream), "copy to the device");
+        if (!c->failed)
+            cuda_check(c, c->d->copy_to_device(dst, at, n, c->stream), "copy to the device");
         // Pieces stay aligned, so that small ones do not make later copies slow.
         c->slot_used = (uint32_t)min_u64(align_up_size(c->slot_used + n, 64), CUDA_STAGING_BYTES);
         from += n;
@@ -236,12 +258,17 @@ void cuda_write(struct cuda *c, devptr dst, const void *src, uint64_t bytes) {
     }
 }
 
+static void wait_all(struct cuda *c) {
+    cuda_check(c, c->d->stream_sync(c->stream), "waiting for the device");
+    c->idle = true;
+}
+
 void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes) {
     unsigned char *to = dst, *at = c->staging + (uint64_t)CUDA_STAGING_SLOTS * CUDA_STAGING_BYTES;
     while (bytes && !c->failed) {
         uint64_t n = min_u64(bytes, CUDA_STAGING_BYTES);
-        check(c, c->d->copy_to_host(at, src, n, c->stream), "copy to the host");
-        if (!c->failed) check(c, c->d->stream_sync(c->stream), "waiting for the device");
+        cuda_check(c, c->d->copy_to_host(at, src, n, c->stream), "copy to the host");
+        if (!c->failed) wait_all(c);
         if (c->failed) return;
         copy_shared(c, (struct piece){to, at, n});
         to += n;
@@ -250,19 +277,50 @@ void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes) {
     }
 }
 
+// All of them through the staging slot together, where it has room for them.
+void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count) {
+    unsigned char *slot = c->staging + (uint64_t)CUDA_STAGING_SLOTS * CUDA_STAGING_BYTES;
+    uint64_t used = 0, at = 0;
+    for (uint32_t i = 0; i < count; i++) used += align_up_u64(v[i].bytes, PIECE_ALIGN);
+    if (used > CUDA_STAGING_BYTES) {
+        for (uint32_t i = 0; i < count; i++) cuda_read(c, v[i].to, v[i].from, v[i].bytes);
+        return;
+    }
+    for (uint32_t i = 0; i < count && !c->failed; i++) {
+        if (!v[i].bytes) continue;
+        cuda_check(c, c->d->copy_to_host(slot + at, v[i].from, v[i].bytes, c->stream),
+                   "copy to the host");
+        at += align_up_u64(v[i].bytes, PIECE_ALIGN);
+    }
+    if (at && !c->failed) wait_all(c);
+    at = 0;
+    for (uint32_t i = 0; i < count && !c->failed; i++) {
+        memcpy(v[i].to, slot + at, v[i].bytes);
+        at += align_up_u64(v[i].bytes, PIECE_ALIGN);
+    }
+}
+
 void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes) {
-    if (bytes && !c->failed && !c->measuring)
-        check(c, c->d->copy_on_device(dst, src, bytes, c->stream), "copy on the device");
+    struct launch_list l = {.count = 0};
+    struct copy_params p = {dst, src, bytes};
+    if (!bytes) return;
+    struct launch *n = launch_add(&l, "copy", &p, sizeof p);
+    uint64_t threads = bytes / COPY_WORD_BYTES + 1;
+    n->grid[0] = (uint32_t)min_u64((threads + COPY_THREADS - 1) / COPY_THREADS, COPY_BLOCKS_MAX);
+    n->block[0] = COPY_THREADS;
+    n->early = true;
+    cuda_profile_name(c, "copy", 2 * bytes);
+    cuda_launch(c, "copy", &l);
 }
 
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes) {
-    assert(bytes % 4 == 0);
+    assert(bytes % 4 == 0 && !c->recording);
     if (bytes && !c->failed && !c->measuring)
-        check(c, c->d->set_words(dst, word, bytes / 4, c->stream), "fill on the device");
+        cuda_check(c, c->d->set_words(dst, word, bytes / 4, c->stream), "fill on the device");
 }
 
 int cuda_sync(struct cuda *c, struct err *e) {
-    if (!c->failed) check(c, c->d->stream_sync(c->stream), "waiting for the device");
+    if (!c->failed && !c->idle) wait_all(c);
     if (!c->failed) return ST_OK;
     return err_set(e, ST_DEVICE, "%s: %s", c->name, c->trouble.msg);
 }
@@ -280,18 +338,27 @@ static void launch_one(struct cuda *c, const char *op, const struct launch *l) {
     }
     assert(!k || k->archs_count == 0 || k->archs[0].params_bytes == l->params_bytes);
     void *params[] = {(void *)l->params};
-    check(c,
-          c->d->launch(f, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-                       l->shared_bytes, c->stream, params, NULL),
-          l->kernel);
+    bool overlaps = l->early && k && c->overlaps[k - cuda_kernels] && !c->profile;
+    struct cu_launch_attribute overlap = {.id = CU_LAUNCH_OVERLAP, .value.flag = 1};
+    struct cu_launch_config config = {.grid = {l->grid[0], l->grid[1], l->grid[2]},
+                                      .block = {l->block[0], l->block[1], l->block[2]},
+                                      .shared_bytes = l->shared_bytes,
+                                      .stream = c->stream,
+                                      .attributes = &overlap,
+                                      .attributes_count = overlaps};
+    cuda_check(c, c->d->launch(&config, f, params, NULL), l->kernel);
 }
 
 void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l) {
     if (c->measuring) {
         c->need_scratch_bytes = max_u64(c->need_scratch_bytes, l->scratch_bytes);
         c->need_counters = max_u32(c->need_counters, l->counters);
+        c->recorded += l->count;
         return;
     }
-    assert(l->scratch_bytes <= c->scratch_bytes && l->counters <= c->counters);
+    assert(c->recording_early ||
+           (l->scratch_bytes <= c->scratch_bytes && l->counters <= c->counters));
+    if (c->recording) c->recorded += l->count;
     for (uint32_t i = 0; i < l->count && !c->failed; i++) launch_one(c, op, &l->launches[i]);
+    if (c->recording && c->profile && !c->failed) cuda_profile_mark(c);
 }

@@ -13,9 +13,11 @@ template <class T> DEVICE_FN T *device_ptr(devptr p) {
     return reinterpret_cast<T *>(p);
 }
 
-/* Launches that overlap (launch.early): device_wait_prior waits until the launch before has ended and its stores are seen; what
- * it wrote must not be read, and nothing it reads be written, before. Every thread of every block of an early kernel calls it. device_let_next
- * lets the next launch start its blocks where there is room; it may be called at any time. Neither does anything before sm_90. */
+/* Launches that overlap (launch.early): device_wait_prior waits until the launch before has ended and its stores are seen. Before it
+ * nothing may be written, and nothing read but what stays as it was loaded (weights): neither what a launch wrote nor what the
+ * host wrote for the round, such as its tables of rows, of which old lines lie in the first cache. Every thread of every block of an early
+ * kernel calls it. device_let_next lets the next launch start its blocks where there is room; it may be called at any
+ * time. Neither does anything before sm_90. */
 DEVICE_FN void device_wait_prior() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -13,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 
 struct cpu_pool;
+struct ops_piece;
 
 enum {
     CUDA_ALLOC_STEP = 2 << 20, // the driver takes memory in pages of this
@@ -29,6 +30,8 @@ struct cuda {
     cu_stream stream;
     cu_module *modules;     // [cuda_images_count]
     cu_function *functions; // [cuda_kernels_count]; NULL: not for this GPU
+    bool *overlaps;         // ... a launch of it may be early
+    uint32_t from_ptx; // 0, or the architecture of the PTX that the driver compiled for this GPU
     struct cuda_arch arch;
     bool unified; // host and device share one memory
     char name[128], variant[16];
@@ -44,7 +47,12 @@ struct cuda {
     bool measuring;         // launches are only asked what they need
     uint64_t need_scratch_bytes;
     uint32_t need_counters;
-    uint64_t plan_room; // without a device: what it would have
+    // While launches are taken down (graph.h).
+    bool recording, recording_early;
+    uint64_t recorded;
+    struct cuda_profile *profile; // NULL: nothing is timed
+    bool idle;                    // nothing was sent since the device was waited for
+    uint64_t plan_room;           // without a device: what it would have
     bool failed;
     struct err trouble; // of the first call that failed
 };
@@ -65,9 +73,12 @@ uint64_t cuda_free_bytes(struct cuda *c);
 void cuda_write(struct cuda *c, devptr dst, const void *src,
                 uint64_t bytes);                                       // src may change after
 void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes); // waits
+void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count);
 void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes);
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
 int cuda_sync(struct cuda *c, struct err *e);
 
+// Keeps the first result that is not success: nothing is sent after it.
+void cuda_check(struct cuda *c, cu_result r, const char *what);
 // Sends the launches of an operation, or notes what they need while measuring. op names it in errors.
 void cuda_launch(struct cuda *c, const char *op, const struct launch_list *l);

@@ -3,6 +3,7 @@
  * So one binary runs with and without a GPU, and a test puts a table of its own in its place (tests/lib/cuda_mock.h).
  * Types, values and signatures are the driver's ABI (CUDA driver API reference); names follow its functions. Any thread. */
 #pragma once
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,32 @@ struct cu_uuid {
     unsigned char bytes[16];
 };
 
+struct cu_launch_attribute { // CUlaunchAttribute
+    int id;
+    char pad[4];
+    union {
+        uint64_t whole[8];
+        int flag;
+    } value;
+};
+
+struct cu_launch_config { // CUlaunchConfig
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    cu_stream stream;
+    const struct cu_launch_attribute *attributes;
+    unsigned attributes_count;
+};
+
+struct cu_graph_update { // CUgraphExecUpdateResultInfo
+    int result;
+    const void *node, *from;
+};
+
+static_assert(sizeof(struct cu_launch_attribute) == 72, "as in cuda.h");
+static_assert(offsetof(struct cu_launch_config, stream) == 32, "as in cuda.h");
+static_assert(sizeof(struct cu_launch_config) == 56, "as in cuda.h");
+
 enum {
     CU_SUCCESS = 0,
     CU_ERROR_INVALID_VALUE = 1,
@@ -31,6 +58,7 @@ enum {
     CU_ERROR_INVALID_HANDLE = 400,
     CU_ERROR_NOT_FOUND = 500,
     CU_ERROR_LAUNCH_FAILED = 719,
+    CU_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
 };
 
 enum { // CUdevice_attribute
@@ -44,10 +72,13 @@ enum { // CUdevice_attribute
 enum {
     CU_STREAM_NON_BLOCKING = 1,
     CU_EVENT_DISABLE_TIMING = 2,
+    CU_EVENT_RECORD_EXTERNAL = 1, // in a capture: becomes part of the graph
     CU_HOST_ALLOC_PORTABLE = 1,
     CU_HOST_ALLOC_DEVICEMAP = 2,
     CU_CAPTURE_THREAD_LOCAL = 1,
-    CU_FUNC_SHARED_MAX = 8, // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    CU_FUNC_PTX_VERSION = 5, // CU_FUNC_ATTRIBUTE_PTX_VERSION: 80 for what was compiled for sm_80
+    CU_FUNC_SHARED_MAX = 8,  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    CU_LAUNCH_OVERLAP = 6,   // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 };
 
 // X(field, symbol of the driver, arguments). All return cu_result.
@@ -70,9 +101,9 @@ enum {
     X(module_unload, "cuModuleUnload", (cu_module m))                                              \
     X(module_function, "cuModuleGetFunction", (cu_function * ret, cu_module m, const char *name))  \
     X(func_set, "cuFuncSetAttribute", (cu_function f, int attribute, int value))                   \
-    X(launch, "cuLaunchKernel",                                                                    \
-      (cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,             \
-       unsigned bz, unsigned shared_bytes, cu_stream s, void **params, void **extra))              \
+    X(func_get, "cuFuncGetAttribute", (int *ret, int attribute, cu_function f))                    \
+    X(launch, "cuLaunchKernelEx",                                                                  \
+      (const struct cu_launch_config *c, cu_function f, void **params, void **extra))              \
     X(mem_alloc, "cuMemAlloc_v2", (cu_ptr * ret, size_t bytes))                                    \
     X(mem_free, "cuMemFree_v2", (cu_ptr p))                                                        \
     X(mem_info, "cuMemGetInfo_v2", (size_t * ret_free, size_t * ret_total))                        \
@@ -92,6 +123,7 @@ enum {
     X(event_new, "cuEventCreate", (cu_event * ret, unsigned flags))                                \
     X(event_free, "cuEventDestroy_v2", (cu_event e))                                               \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                                    \
+    X(event_record_flags, "cuEventRecordWithFlags", (cu_event e, cu_stream s, unsigned flags))     \
     X(event_sync, "cuEventSynchronize", (cu_event e))                                              \
     X(event_ms, "cuEventElapsedTime", (float *ret, cu_event from, cu_event to))                    \
     X(capture_begin, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                           \
@@ -99,6 +131,9 @@ enum {
     X(graph_free, "cuGraphDestroy", (cu_graph g))                                                  \
     X(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \
       (cu_graph_exec * ret, cu_graph g, unsigned long long flags))                                 \
+    X(graph_upload, "cuGraphUpload", (cu_graph_exec g, cu_stream s))                               \
+    X(graph_update, "cuGraphExecUpdate_v2",                                                        \
+      (cu_graph_exec g, cu_graph from, struct cu_graph_update * ret))                              \
     X(graph_launch, "cuGraphLaunch", (cu_graph_exec g, cu_stream s))                               \
     X(graph_exec_free, "cuGraphExecDestroy", (cu_graph_exec g))
 

@@ -1,6 +1,7 @@
 /* fatbin: the compiled kernels embedded in this binary (fatbin.py makes the tables from nvcc's cubins). Without nvcc
  * there are none. Constant, any thread. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct cuda_image { // one .cu file: a fatbin of all architectures and the PTX
@@ -12,6 +13,7 @@ struct cuda_kernel_arch { // as compiled for one architecture
     uint32_t sm;
     uint32_t shared_bytes; // static
     uint32_t params_bytes;
+    bool waits; // it calls device_wait_prior: a launch of it may be early
 };
 
 struct cuda_kernel {

@@ -14,6 +14,8 @@ import sys
 
 PARAM_SIZE = 0x19  # EIATTR_CBANK_PARAM_SIZE
 FORMAT_SIZED = 4  # EIFMT_SVAL: a 16-bit length, then the value; other formats are 4 bytes in all
+WAIT = 0x82E  # griddepcontrol.wait in the code of sm_90, 100 and 120: the low twelve bits of an instruction
+INSTRUCTION_BYTES = 16
 RESERVED_SHARED = 1024  # counted in a cubin's shared memory from sm_90 on; not part of what a kernel may use
 
 
@@ -41,8 +43,12 @@ def param_bytes(info):
     return 0
 
 
+def waits(code):
+    return any(struct.unpack_from("<H", code, at)[0] & 0xFFF == WAIT for at in range(0, len(code), INSTRUCTION_BYTES))
+
+
 def kernels_of(path, arch):
-    """(name, sm, static shared bytes, argument bytes) of each kernel in a cubin."""
+    """(name, sm, static shared bytes, argument bytes, whether it waits) of each kernel in a cubin."""
     with open(path, "rb") as f:
         table = sections(f.read())
     sm = int(arch.rstrip("abf"))
@@ -54,7 +60,7 @@ def kernels_of(path, arch):
         if shared and sm >= 90:
             shared -= RESERVED_SHARED
         params = param_bytes(table[".nv.info." + kernel][1])
-        yield kernel, sm, shared, params
+        yield kernel, sm, shared, params, int(sm >= 90 and waits(table[".text." + kernel][1]))
 
 
 def pack(fatbinary, out, compiled):
@@ -87,7 +93,7 @@ def write_tables(path, names, kernels):
         f.write(f"    {{0, 0}}}};\nconst uint32_t cuda_images_count = {len(names)};\n\n")
         order = sorted(kernels, key=lambda k: k.encode())
         for i, kernel in enumerate(order):
-            rows = ", ".join("{%d, %d, %d}" % row for row in kernels[kernel][1])
+            rows = ", ".join("{%d, %d, %d, %d}" % row for row in kernels[kernel][1])
             f.write(f"static const struct cuda_kernel_arch archs_{i}[] = {{{rows}}};\n")
         f.write("const struct cuda_kernel cuda_kernels[] = {\n")
         for i, kernel in enumerate(order):

@@ -3,13 +3,22 @@
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/cuda/profile.h"
 #include "kernels/ops.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void name_op(struct cuda *c, const char *op, const void *args) {
+    if (!strcmp(op, "linear"))
+        cuda_profile_linear(c, args);
+    else
+        cuda_profile_name(c, op, 0);
+}
 
 #define CUDA_OP(op_)                                                                               \
     static void op_##_cuda(void *ctx, const struct op_##_args *a) {                                \
@@ -19,6 +28,7 @@
         l.scratch_bytes = 0;                                                                       \
         l.counters = 0;                                                                            \
         op_##_plan(a, &c->arch, &c->work, &l);                                                     \
+        if (c->profile) name_op(c, #op_, a);                                                       \
         cuda_launch(c, #op_, &l);                                                                  \
     }
 PLANS_ALL(CUDA_OP)
@@ -81,6 +91,10 @@ static void read_cuda(void *ctx, void *dst, devptr src, uint64_t bytes) {
     cuda_read(ctx, dst, src, bytes);
 }
 
+static void read_pieces_cuda(void *ctx, const struct ops_piece *v, uint32_t count) {
+    cuda_read_pieces(ctx, v, count);
+}
+
 static void copy_cuda(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     cuda_copy(ctx, dst, src, bytes);
 }
@@ -123,6 +137,32 @@ static void work_give_cuda(void *ctx, devptr scratch, devptr counters, struct op
     cuda_fill(c, counters, 0, size.counter_bytes);
 }
 
+static int graph_begin_cuda(void *ctx, bool early, struct err *e) {
+    return cuda_graph_begin(ctx, early, e);
+}
+
+static int graph_end_cuda(void *ctx, struct cuda_graph **io, struct err *e) {
+    return cuda_graph_end(ctx, io, e);
+}
+
+static void graph_run_cuda(void *ctx, const struct cuda_graph *g) {
+    cuda_graph_run(ctx, g);
+}
+
+static void graph_free_cuda(void *ctx, struct cuda_graph *g) {
+    cuda_graph_free(ctx, g);
+}
+
+static int profile_cuda(void *ctx, bool on, struct err *e) {
+    if (on) return cuda_profile_open(ctx, e);
+    cuda_profile_close(ctx);
+    return ST_OK;
+}
+
+static uint32_t profile_read_cuda(void *ctx, struct ops_time *ret, uint32_t max) {
+    return cuda_profile_read(ctx, ret, max);
+}
+
 static uint64_t weight_room_cuda(void *ctx, uint64_t bytes) {
     return bytes;
 }
@@ -143,6 +183,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .free_bytes = free_bytes_cuda,
                       .write = write_cuda,
                       .read = read_cuda,
+                      .read_pieces = read_pieces_cuda,
                       .copy = copy_cuda,
                       .fill = fill_cuda,
                       .sync = sync_cuda,
@@ -153,6 +194,12 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .measure = measure_cuda,
                       .work_need = work_need_cuda,
                       .work_give = work_give_cuda,
+                      .graph_begin = graph_begin_cuda,
+                      .graph_end = graph_end_cuda,
+                      .graph_run = graph_run_cuda,
+                      .graph_free = graph_free_cuda,
+                      .profile = profile_cuda,
+                      .profile_read = profile_read_cuda,
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
@@ -184,6 +231,23 @@ static uint64_t plan_room(void *ctx) {
     return c->plan_room;
 }
 
+// Launches are counted, for the memory that a driver would take.
+static int plan_graph_begin(void *ctx, bool early, struct err *e) {
+    struct cuda *c = ctx;
+    c->measuring = true;
+    c->recorded = 0;
+    return ST_OK;
+}
+
+static int plan_graph_end(void *ctx, struct cuda_graph **io, struct err *e) {
+    struct cuda *c = ctx;
+    uint64_t bytes = c->recorded * CUDA_GRAPH_LAUNCH_BYTES;
+    if (!*io) *io = mem_calloc(1, sizeof **io);
+    (*io)->launches = c->recorded;
+    c->plan_room = c->plan_room > bytes ? c->plan_room - bytes : 0;
+    return ST_OK;
+}
+
 static int plan_sync(void *ctx, struct err *e) {
     return ST_OK;
 }
@@ -201,6 +265,9 @@ int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified
     ret->free_bytes = plan_room;
     ret->sync = plan_sync;
     ret->close = free;
+    ret->graph_begin = plan_graph_begin;
+    ret->graph_end = plan_graph_end;
+    ret->profile = NULL;
     int st = check_complete(ret, e);
     if (st) ops_close(ret);
     return st;

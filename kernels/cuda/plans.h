@@ -23,6 +23,8 @@ struct launch_list;
     X(delta_norm)                                                                                  \
     X(delta_scan)                                                                                  \
     X(gated_norm)                                                                                  \
+    X(delta_mix)                                                                                   \
+    X(delta_commit)                                                                                \
     X(draw)                                                                                        \
     X(router)                                                                                      \
     X(experts)                                                                                     \

@@ -23,7 +23,9 @@ static inline float refs_load(devptr p, uint64_t i, enum dtype d) {
 void attn_ref(const struct attn_args *a);
 void conv_ref(const struct conv_args *a);
 void conv_store_ref(const struct conv_store_args *a);
+void delta_commit_ref(const struct delta_commit_args *a);
 void delta_gates_ref(const struct delta_gates_args *a);
+void delta_mix_ref(const struct delta_mix_args *a);
 void delta_norm_ref(const struct delta_norm_args *a);
 void delta_scan_ref(const struct delta_scan_args *a);
 void draw_ref(const struct draw_args *a);

@@ -22,6 +22,19 @@ static inline float sums_block(float *v, uint32_t lanes) {
     return sum;
 }
 
+/* sum of x[i]^2 by quads: lane l takes quads l, l + lanes, .. of four neighbours and keeps a sum for each place in a quad, fused, from 0;
+ * (s0 + s1) + (s2 + s3), then sums_block. */
+static inline float sums_quads(const float *x, uint32_t n, uint32_t lanes) {
+    float s[SUMS_LANES_MAX * 4] = {0}, v[SUMS_LANES_MAX] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = i % (lanes * 4);
+        s[at] = fmaf(x[i], x[i], s[at]);
+    }
+    for (uint32_t l = 0; l < lanes; l++)
+        v[l] = (s[l * 4] + s[l * 4 + 1]) + (s[l * 4 + 2] + s[l * 4 + 3]);
+    return sums_block(v, lanes);
+}
+
 // sum of x[i]^2: lane l fuses x[l], x[l + lanes], .. into its sum, from 0; then sums_block.
 static inline float sums_squares(const float *x, uint32_t n, uint32_t lanes) {
     float v[SUMS_LANES_MAX] = {0};

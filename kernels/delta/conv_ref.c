@@ -6,7 +6,7 @@
 
 enum { BEFORE = CONV_TAPS - 1 };
 
-// The input `back` rows before row t of the run; NULL before position 0.
+// The input `back` rows before row t of the run; NULL before position 0: zeros.
 static const float *input(const struct conv_args *a, const struct run *run, uint32_t t,
                           uint32_t back) {
     if (back > run->pos + t) return NULL;
@@ -26,7 +26,7 @@ void conv_ref(const struct conv_args *a) {
                 float sum = 0;
                 for (uint32_t j = 0; j < CONV_TAPS; j++) {
                     const float *x = input(a, &runs[r], t, BEFORE - j);
-                    if (x) sum = fmaf(w[(uint64_t)j * a->channels + c], x[c], sum);
+                    sum = fmaf(w[(uint64_t)j * a->channels + c], x ? x[c] : 0, sum);
                 }
                 y[c] = arith_silu(sum);
             }

@@ -8,7 +8,7 @@
  *         columns after the other, each [DK, columns], as wide as the variant's registers hold).
  * Order   CPU: mk, mq: ascending row of S per column; q . k by the 16 lanes of linear.h; each step of these sums fused.
  *         d = b fma(mk, -g, v); o = fma(d, q . k, g mq); S = fma(d, k, g S): what stands in a fma is rounded once.
- *         CUDA: four chains a column, fused (delta_scan.cu).
+ *         CUDA: eight chains a column, fused (delta_scan.cuh).
  * Runs    that start at position 0 start from S = 0. Runs with record leave S as it was. Rows of a run: run.row ...
  * DV is a multiple of 16.
  * Source  Yang et al. 2024 (Gated Delta Networks), equation 10. */

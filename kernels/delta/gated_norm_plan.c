@@ -13,4 +13,5 @@ void gated_norm_plan(const struct gated_norm_args *a, const struct cuda_arch *ar
     l->grid[0] = a->rows;
     l->grid[1] = ceil_div_u32(a->heads, WARPS);
     l->block[0] = WARPS * 32;
+    l->early = true;
 }

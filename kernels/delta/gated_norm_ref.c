@@ -9,7 +9,7 @@ void gated_norm_ref(const struct gated_norm_args *a) {
         const float *o = (const float *)refs_ptr(a->o) + h * a->dim;
         const float *z = (const float *)refs_ptr(a->z) + h * a->dim;
         float *y = (float *)refs_ptr(a->y) + h * a->dim;
-        float sum = sums_squares(o, a->dim, SUMS_WARP);
+        float sum = sums_quads(o, a->dim, SUMS_WARP);
         float factor = 1.0f / sqrtf(sum / (float)a->dim + a->eps);
         for (uint32_t d = 0; d < a->dim; d++) y[d] = ((o[d] * factor) * w[d]) * arith_silu(z[d]);
     }

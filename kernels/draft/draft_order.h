@@ -6,9 +6,8 @@ enum {
     DRAFT_ATTN_CHUNK = 512, // keys of a block of threads, from a multiple of it on
     DRAFT_ATTN_TILE = 32,   // keys that stand in shared memory
     DRAFT_ATTN_WARPS = 8,
-    DRAFT_TOP_THREADS = 512,
-    DRAFT_TOP_KEEP =
-        1024,     // candidates that are sorted at the end: DRAFT_TOP_MAX and room for equals
-    Q4_WARPS = 8, // of a block: they share the groups of K
-    Q4_TILE = 16, // outputs of a block
+    DRAFT_TOP_WARPS = 8,
+    DRAFT_TOP_BATCH = 256, // candidates that a warp looks at together
+    Q4_WARPS = 8,          // of a block: they share the groups of K
+    Q4_TILE = 16,          // outputs of a block
 };

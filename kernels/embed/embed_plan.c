@@ -9,4 +9,5 @@ void embed_plan(const struct embed_args *a, const struct cuda_arch *arch, const 
     struct launch *l = launch_add(ret, "embed", a, sizeof *a);
     l->grid[0] = a->rows;
     l->block[0] = 256;
+    l->early = true;
 }

@@ -6,9 +6,10 @@
  * Order   CPU: 16 lanes, lane i sums x[i + 16 k] * W[i + 16 k] for ascending k, each step fused (rounded once); lanes add
  *         by halves (i + 8, i + 4, i + 2, i + 1); the old y last. It depends on K alone. EXL3: exl3_cpu.h has the rest.
  *         CUDA: linear_order.h: chains of tensor-core steps, in segments, by K alone. The rows become the weight's type on
- *         their way in (bf16; f16 with what lies beyond 65504 at 65504); EXL3 takes the rotated rows as f16. fp32 weights
- *         are multiplied in fp32. y is fp32 and never rounded.
- * Threads split the output columns, never K.
+ *         their way in (bf16; f16 with what lies beyond 65504 at 65504); EXL3 takes the rotated rows as f16, but for the
+ *         MUL1 codebook: there they become integers of 12 bits with one scale a row, and the sums are exact integers, so no
+ *         order of them changes a bit (exl3_int.h). fp32 weights are multiplied in fp32. y is fp32 and never rounded.
+ * Threads split the output columns; on CUDA also the segments of K, which add in their order.
  * Cost    few rows: the bytes of W, or decoding it; many: 2 T N K flop. */
 #pragma once
 #include <stdbool.h>

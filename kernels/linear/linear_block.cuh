@@ -8,6 +8,15 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
 
+// Blocks that write the outputs of a plain weight: a block has LINEAR_WARPS warps, one for each tile and segment, or, for fp32
+// weights, one for each output.
+DEVICE_FN uint32_t linear_blocks(const struct weight *w) {
+    uint32_t outputs = w->dtype == DTYPE_F32
+                           ? (uint32_t)LINEAR_WARPS
+                           : LINEAR_WARPS / linear_segments(w->cols) * LINEAR_TILE;
+    return w->exl3.half_bits ? 0 : (w->rows + outputs - 1) / outputs;
+}
+
 enum { LINEAR_THREADS = LINEAR_WARPS * WARP };
 
 // The rows that a block multiplies: count from the first on. Row i stands at x's row map[i] / per, or i without a map, and its

@@ -18,8 +18,9 @@ enum {
     LINEAR_TILE = 16, // outputs of a warp
 };
 
+// Of plain weights. Where rows are few a segment has a warp of its own, so that few outputs still keep a card busy.
 ARITH_FN uint32_t linear_segments(uint32_t cols) {
-    return cols >= 4096 ? 4 : cols >= 1024 ? 2 : 1;
+    return cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
 }
 
 // Steps of a segment; the last one may have fewer. With the segments above none is empty.
@@ -29,14 +30,16 @@ ARITH_FN uint32_t linear_segment_steps(uint32_t cols) {
     return (groups + segments - 1) / segments * LINEAR_GROUP;
 }
 
-// Blocks that write the outputs of a plain part: a block has LINEAR_WARPS warps, one for each tile and segment, or, for fp32
-// weights, one for each output.
-ARITH_FN uint32_t linear_block_outputs(const struct weight *w) {
-    if (w->dtype == DTYPE_F32) return LINEAR_WARPS;
-    return LINEAR_WARPS / linear_segments(w->cols) * LINEAR_TILE;
+/* EXL3's segments are of whole blocks of 128 inputs, the last one of what is left. Few rows want many segments: a warp has a segment
+ * of sixteen outputs, and small matrices too must keep every warp busy. Kernels of many rows add finished segments in registers, which
+ * costs them one sum a row and output. */
+ARITH_FN uint32_t linear_exl3_groups(uint32_t cols) { // of 64 inputs, of a segment
+    uint32_t blocks = cols / EXL3_BLOCK;
+    uint32_t most = cols >= 4096 ? 8 : cols >= 2048 ? 4 : cols >= 1024 ? 2 : 1;
+    return (blocks + most - 1) / most * (EXL3_BLOCK / (LINEAR_STEP * LINEAR_GROUP));
 }
 
-ARITH_FN uint32_t linear_blocks(const struct weight *w) {
-    if (w->exl3.half_bits) return 0;
-    return (w->rows + linear_block_outputs(w) - 1) / linear_block_outputs(w);
+ARITH_FN uint32_t linear_exl3_segments(uint32_t cols) {
+    uint32_t groups = cols / (LINEAR_STEP * LINEAR_GROUP), per = linear_exl3_groups(cols);
+    return (groups + per - 1) / per;
 }

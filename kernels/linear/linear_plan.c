@@ -1,52 +1,156 @@
-/* linear_plan: see launch.h. One launch for the plain parts, two for the EXL3 ones. The rows of a block change no bit. */
+/* linear_plan: see launch.h. The plain parts first (linear_plain_plan.c), then the EXL3 ones with chains, then those with
+ * integers (exl3_int_plan.c). The rows of a block change no bit. */
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
+#include "kernels/linear/exl3_few.h"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_int_plan.h"
+#include "kernels/linear/exl3_many.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
+#include "kernels/linear/linear_params.h"
 
 #include <assert.h>
 
-enum { FEW_ROWS = 8, MANY_ROWS = 32 };
+enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
+// So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
+enum { FEW_ROTATIONS = 40 };
 
-static void plan_plain(const struct linear_args *a, struct launch_list *ret) {
-    uint32_t blocks = 0, rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
-    for (uint32_t i = 0; i < a->parts_count; i++) blocks += linear_blocks(&a->parts[i].w);
-    if (!blocks) return;
-    struct launch *l = launch_add(ret, rows == FEW_ROWS ? "linear_8" : "linear_32", a, sizeof *a);
-    l->grid[0] = blocks;
-    l->grid[1] = ceil_div_u32(a->rows, rows);
-    l->block[0] = LINEAR_WARPS * 32;
+// The EXL3 parts of a call that have chains.
+struct exl3_sizes {
+    uint32_t parts, cols, blocks; // blocks: of 128 outputs
+    uint32_t half_bits_max;
+};
+
+static struct exl3_sizes exl3_sizes(const struct linear_args *a) {
+    struct exl3_sizes ret = {.cols = a->parts[0].w.cols};
+    for (uint32_t i = 0; i < a->parts_count; i++) {
+        const struct weight *w = &a->parts[i].w;
+        if (!exl3_chain_weight(w)) continue;
+        assert(!w->exl3.rows_whole); // ops.exl3_views is false
+        ret.blocks += w->rows / EXL3_BLOCK;
+        ret.half_bits_max = max_u32(ret.half_bits_max, w->exl3.half_bits);
+        ret.parts++;
+    }
+    return ret;
 }
 
-static void plan_exl3(const struct linear_args *a, const struct cuda_work *w,
-                      struct launch_list *ret) {
-    uint32_t blocks = 0, parts = 0, cols = a->parts[0].w.cols;
-    uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
-    for (uint32_t i = 0; i < a->parts_count; i++) {
-        if (!a->parts[i].w.exl3.half_bits) continue;
-        assert(!a->parts[i].w.exl3.rows_whole); // ops.exl3_views is false
-        blocks += a->parts[i].w.rows / EXL3_BLOCK;
-        parts++;
+// Rotated rows, at the beginning of scratch.
+static void plan_rotate(const struct exl3_sizes *s, const struct exl3_params *p,
+                        struct launch_list *ret) {
+    ret->scratch_bytes =
+        align_up_size((uint64_t)s->parts * p->a.rows * s->cols * sizeof(uint16_t), ALIGN);
+    struct launch *l = launch_add(ret, "exl3_rotate_rows", p, sizeof *p);
+    l->grid[0] = ceil_div_u32(s->cols / EXL3_BLOCK, ROTATE_WARPS);
+    l->grid[1] = p->a.rows;
+    l->grid[2] = s->parts;
+    l->block[0] = ROTATE_WARPS * 32;
+    l->early = true;
+}
+
+// Blocks of 128 inputs that a block's rows have at a time.
+static uint32_t few_blocks(const struct exl3_sizes *s, const struct exl3_params *p) {
+    return min_u32(p->groups * p->chain, s->cols / EXL3_GROUP) / 2;
+}
+
+// Bytes of a block's shared memory, with the chain and the buffers of p.
+static uint32_t few_shared(const struct exl3_sizes *s, uint32_t tiles, struct exl3_params *p) {
+    p->rows_bytes = few_blocks(s, p) * 2 * p->a.rows * EXL3_GROUP_BYTES;
+    p->rows_bytes += tiles * EXL3_STEP_ROWS * EXL3_GROUP_BYTES; // rows that nobody has are read too
+    uint32_t ring = EXL3_RING * EXL3_BLOCK * s->half_bits_max;
+    return max_u32(p->buffers * p->rows_bytes + exl3_few_warps(tiles) * ring, EXL3_FEW_SHARES);
+}
+
+/* A chain of all segments spares the sums' way through memory. It wants many outputs, so that every warp has several tiles, and
+ * the rows of all of K in shared memory. */
+static uint32_t few_chain(const struct exl3_sizes *s, const struct cuda_arch *arch, uint32_t tiles,
+                          struct exl3_params *p) {
+    uint32_t shared = UINT32_MAX;
+    if (s->blocks * LINEAR_WARPS >= arch->sm_count * exl3_few_warps(tiles) * 3) {
+        p->chain = p->segments;
+        p->buffers = 1;
+        shared = few_shared(s, tiles, p);
     }
-    if (!parts) return;
-    struct exl3_params p = {.a = *a, .rotated = w->scratch};
-    ret->scratch_bytes = (uint64_t)parts * a->rows * cols * sizeof(uint16_t);
-    struct launch *l = launch_add(ret, "exl3_rotate_rows", &p, sizeof p);
-    l->grid[0] = cols / EXL3_BLOCK;
-    l->grid[1] = a->rows;
-    l->grid[2] = parts;
-    l->block[0] = 32;
-    l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
-    l->grid[0] = blocks;
+    for (uint32_t buffers = 2; buffers && shared > arch->shared_max; buffers--) {
+        p->chain = 1;
+        p->buffers = buffers;
+        shared = few_shared(s, tiles, p);
+    }
+    return shared;
+}
+
+// Equal turns for all warps.
+static uint32_t few_warps(uint32_t units, uint32_t most) {
+    return ceil_div_u32(units, ceil_div_u32(units, most));
+}
+
+static bool plan_few(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                     struct exl3_params *p, struct launch_list *ret) {
+    static const char *const names[] = {NULL, "exl3_few_8", "exl3_few_16", NULL, "exl3_few_32"};
+    uint32_t tiles = p->a.rows <= 8 ? 1 : p->a.rows <= 16 ? 2 : 4;
+    uint32_t shared = p->a.rows > 32 ? UINT32_MAX : few_chain(s, arch, tiles, p);
+    if (shared > arch->shared_max) return false;
+    uint32_t chunks = p->segments / p->chain;
+    p->units = s->blocks * LINEAR_WARPS * chunks;
+    p->rotates = few_blocks(s, p) * p->a.rows <= FEW_ROTATIONS;
+    if (!p->rotates) plan_rotate(s, p, ret);
+    p->sums = p->rotated + ret->scratch_bytes;
+    ret->scratch_bytes += (uint64_t)s->blocks * EXL3_BLOCK * chunks * p->a.rows * sizeof(float);
+    ret->counters = s->blocks;
+    struct launch *l = launch_add(ret, names[tiles], p, sizeof *p);
+    l->grid[0] = min_u32(arch->sm_count, p->units);
+    l->block[0] = few_warps(ceil_div_u32(p->units, l->grid[0]), exl3_few_warps(tiles)) * 32;
+    l->shared_bytes = shared;
+    l->early = true;
+    return true;
+}
+
+// Every block keeps a slot for each segment, for tiles that it shares with others.
+static bool plan_many(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                      struct exl3_params *p, struct launch_list *ret) {
+    uint32_t rows = p->a.rows <= 64 ? 64 : 128;
+    if (arch->sm != 90) return false;
+    plan_rotate(s, p, ret);
+    uint32_t tiles = s->blocks * ceil_div_u32(p->a.rows, rows);
+    p->units = tiles * p->segments;
+    p->sums = p->rotated + ret->scratch_bytes;
+    ret->counters = tiles;
+    struct launch *l = launch_add(ret, rows == 64 ? "exl3_many_64" : "exl3_many_128", p, sizeof *p);
+    l->grid[0] = min_u32(arch->sm_count, p->units);
+    l->block[0] = EXL3_MANY_THREADS;
+    l->shared_bytes = exl3_many_shared(rows, s->half_bits_max);
+    l->early = true;
+    ret->scratch_bytes += (uint64_t)l->grid[0] * p->segments * rows * EXL3_BLOCK * sizeof(float);
+    return true;
+}
+
+static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
+                      const struct cuda_work *w, struct launch_list *ret) {
+    struct exl3_sizes s = exl3_sizes(a);
+    if (!s.parts) return;
+    struct exl3_params p = {
+        .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
+    p.half_bits_max = s.half_bits_max;
+    p.segments = linear_exl3_segments(s.cols);
+    p.groups = linear_exl3_groups(s.cols);
+    if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
+    plan_rotate(&s, &p, ret);
+    uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
+    struct launch *l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);
+    l->grid[0] = s.blocks;
     l->grid[1] = ceil_div_u32(a->rows, rows);
-    l->block[0] = LINEAR_WARPS * min_u32(linear_segments(cols), LINEAR_SEGMENTS_BESIDE) * 32;
+    l->block[0] = LINEAR_WARPS * min_u32(linear_exl3_segments(s.cols), LINEAR_SEGMENTS_BESIDE) * 32;
+    l->early = true;
 }
 
 void linear_plan(const struct linear_args *a, const struct cuda_arch *arch,
                  const struct cuda_work *w, struct launch_list *ret) {
     if (!a->rows) return;
-    plan_plain(a, ret);
-    plan_exl3(a, w, ret);
+    linear_plain_plan(a, arch, w, ret);
+    uint64_t plain_bytes = ret->scratch_bytes;
+    plan_exl3(a, arch, w, ret);
+    ret->scratch_bytes = max_u64(ret->scratch_bytes, plain_bytes);
+    exl3_int_plan(a, arch, w, ret);
 }

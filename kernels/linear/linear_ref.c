@@ -1,9 +1,11 @@
-/* linear_ref: the twin of linear.cu and exl3.cu: sixteen outputs at a time, row by row. */
+/* linear_ref: the twin of linear.cu and exl3.cu: sixteen outputs at a time, row by row. MUL1 parts: exl3_int_ref.c. */
 #include "common/mem.h"
 #include "kernels/cuda/mma_step.h"
 #include "kernels/cuda/refs.h"
 #include "kernels/cuda/sums_ref.h"
 #include "kernels/linear/exl3_decode.h"
+#include "kernels/linear/exl3_int.h"
+#include "kernels/linear/exl3_ref.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_order.h"
 
@@ -15,15 +17,16 @@ static void store(const struct linear_part *p, uint32_t row, uint32_t n, float v
     *y = p->add ? v + *y : v;
 }
 
-// All segments of a row and sixteen outputs.
+// All segments, of `per` steps, of a row and sixteen outputs.
 static void sum_segments(const struct mma_vec *w, const struct mma_one *x, uint32_t cols,
-                         float ret[MMA_LANES]) {
-    uint32_t steps = (cols + MMA_K - 1) / MMA_K, per = linear_segment_steps(cols);
-    for (uint32_t first = 0; first < steps; first += per) {
+                         uint32_t per, float ret[MMA_LANES]) {
+    uint32_t steps = (cols + MMA_K - 1) / MMA_K;
+    mma_chain(ret, w, x, steps < per ? steps : per);
+    for (uint32_t first = per; first < steps; first += per) {
         float sum[MMA_LANES];
         mma_chain(sum, w + first * MMA_K, x + first * MMA_K,
                   steps - first < per ? steps - first : per);
-        for (uint32_t l = 0; l < MMA_LANES; l++) ret[l] = first ? ret[l] + sum[l] : sum[l];
+        for (uint32_t l = 0; l < MMA_LANES; l++) ret[l] = ret[l] + sum[l];
     }
 }
 
@@ -50,7 +53,7 @@ static void run_half(const struct linear_args *a, const struct linear_part *p) {
             }
         for (uint32_t row = 0; row < a->rows; row++) {
             float y[MMA_LANES];
-            sum_segments(v, x + (size_t)row * padded, cols, y);
+            sum_segments(v, x + (size_t)row * padded, cols, linear_segment_steps(cols), y);
             for (uint32_t l = 0; l < MMA_LANES && n + l < p->w.rows; l++)
                 store(p, row, n + l, y[l]);
         }
@@ -88,17 +91,20 @@ static uint32_t step_place(uint32_t k) {
     return k / 64 * 64 + s * 16 + tile * 4 + in / 8 * 2 + in % 2;
 }
 
+void exl3_ref_rotate_row(const struct linear_args *a, const struct weight *w, uint32_t row,
+                         float *ret) {
+    const float *x = (const float *)refs_ptr(a->x) + (uint64_t)row * w->cols;
+    for (uint32_t k = 0; k < w->cols; k++) ret[k] = x[k] * refs_load(w->exl3.suh, k, DTYPE_F16);
+    for (uint32_t first = 0; first < w->cols; first += EXL3_BLOCK) rotate(ret + first);
+}
+
 static void rotate_row(const struct linear_args *a, const struct weight *w, uint32_t row,
                        struct mma_one *ret) {
-    for (uint32_t first = 0; first < w->cols; first += EXL3_BLOCK) {
-        float v[EXL3_BLOCK];
-        for (uint32_t i = 0; i < EXL3_BLOCK; i++)
-            v[i] = ((const float *)refs_ptr(a->x))[(uint64_t)row * w->cols + first + i] *
-                   refs_load(w->exl3.suh, first + i, DTYPE_F16);
-        rotate(v);
-        for (uint32_t i = 0; i < EXL3_BLOCK; i++)
-            ret[step_place(first + i)] = mma_split(arith_to_f16(v[i]), DTYPE_F16);
-    }
+    float *v = mem_calloc(w->cols, sizeof *v);
+    exl3_ref_rotate_row(a, w, row, v);
+    for (uint32_t k = 0; k < w->cols; k++)
+        ret[step_place(k)] = mma_split(arith_to_f16(v[k]), DTYPE_F16);
+    free(v);
 }
 
 static void decode_tile(const void *tile, const struct exl3 *q, float ret[EXL3_TILE * EXL3_TILE]) {
@@ -124,7 +130,7 @@ static void decode_strip(const struct weight *w, uint32_t strip, struct mma_vec 
     }
 }
 
-static void finish_row(const struct linear_part *p, uint32_t row, float *y) {
+void exl3_ref_finish_row(const struct linear_part *p, uint32_t row, float *y) {
     for (uint32_t first = 0; first < p->w.rows; first += EXL3_BLOCK) {
         rotate(y + first);
         for (uint32_t n = first; n < first + EXL3_BLOCK; n++) {
@@ -135,7 +141,7 @@ static void finish_row(const struct linear_part *p, uint32_t row, float *y) {
     }
 }
 
-static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
+void exl3_chain_ref(const struct linear_args *a, const struct linear_part *p) {
     uint32_t cols = p->w.cols, outputs = p->w.rows;
     struct mma_one *x = mem_calloc((size_t)a->rows * cols, sizeof *x);
     struct mma_vec *v = mem_calloc(cols, sizeof *v);
@@ -144,10 +150,11 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
     for (uint32_t strip = 0; strip < outputs / EXL3_TILE; strip++) {
         decode_strip(&p->w, strip, v);
         for (uint32_t row = 0; row < a->rows; row++)
-            sum_segments(v, x + (size_t)row * cols, cols,
+            sum_segments(v, x + (size_t)row * cols, cols, linear_exl3_groups(cols) * LINEAR_GROUP,
                          y + (size_t)row * outputs + strip * EXL3_TILE);
     }
-    for (uint32_t row = 0; row < a->rows; row++) finish_row(p, row, y + (size_t)row * outputs);
+    for (uint32_t row = 0; row < a->rows; row++)
+        exl3_ref_finish_row(p, row, y + (size_t)row * outputs);
     free(x);
     free(v);
     free(y);
@@ -156,8 +163,10 @@ static void run_exl3(const struct linear_args *a, const struct linear_part *p) {
 void linear_ref(const struct linear_args *a) {
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct linear_part *p = &a->parts[i];
-        if (p->w.exl3.half_bits)
-            run_exl3(a, p);
+        if (exl3_int_weight(&p->w))
+            exl3_int_ref(a, p);
+        else if (p->w.exl3.half_bits)
+            exl3_chain_ref(a, p);
         else if (p->w.dtype == DTYPE_F32)
             run_f32(a, p);
         else

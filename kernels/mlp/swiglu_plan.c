@@ -11,6 +11,7 @@ void swiglu_plan(const struct swiglu_args *a, const struct cuda_arch *arch,
     uint64_t count = (uint64_t)a->rows * a->dim;
     if (!count) return;
     struct launch *l = launch_add(ret, "swiglu", a, sizeof *a);
-    l->grid[0] = (uint32_t)ceil_div_u64(count, THREADS);
+    l->grid[0] = (uint32_t)ceil_div_u64(count, THREADS * 4);
     l->block[0] = THREADS;
+    l->early = true;
 }

@@ -53,8 +53,10 @@ extern "C" __global__ void __launch_bounds__(WARP) experts_rotate(const struct e
     const struct weight &w = blockIdx.z ? e.up : e.gate;
     uint64_t row = device_ptr<const uint32_t>(p.picks)[i] / p.a.per_token;
     if (!w.exl3.half_bits) return;
-    exl3_rotate_in(device_ptr<const float>(p.a.x) + row * p.a.dim, w, blockIdx.y,
-                   device_ptr<uint16_t>(p.rotated) + (blockIdx.z * picks + i) * p.a.dim);
+    struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + blockIdx.z * picks * p.a.dim,
+                           (uint32_t)picks};
+    exl3_rotate_in(exl3_channels(device_ptr<const float>(p.a.x) + row * p.a.dim, blockIdx.y),
+                   exl3_suh(w, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to);
 }
 
 // Grid: sorted picks, channels / 128.
@@ -63,14 +65,15 @@ extern "C" __global__ void __launch_bounds__(WARP)
     uint64_t i = blockIdx.x, picks = (uint64_t)p.a.rows * p.a.per_token;
     const struct expert &e = expert_at(p, device_ptr<const uint32_t>(p.owner)[i]);
     if (!e.down.exl3.half_bits) return;
-    exl3_rotate_in(device_ptr<const float>(p.gate) + i * p.a.width, e.down, blockIdx.y,
-                   device_ptr<uint16_t>(p.rotated) + 2 * picks * p.a.dim + i * p.a.width);
+    struct exl3_rows to = {device_ptr<uint16_t>(p.rotated) + 2 * picks * p.a.dim, (uint32_t)picks};
+    exl3_rotate_in(exl3_channels(device_ptr<const float>(p.gate) + i * p.a.width, blockIdx.y),
+                   exl3_suh(e.down, blockIdx.y), exl3_lane_group(blockIdx.y), (uint32_t)i, to);
 }
 
 // All rows of an expert times one of its weights, the outputs shared among the blocks of x.
 template <int TILES>
 DEVICE_FN void multiply(const struct linear_part &part, struct linear_rows r,
-                        const uint16_t *rotated, uint32_t end) {
+                        const struct exl3_rows &rotated, uint32_t end) {
     __shared__ union {
         float plain[LINEAR_WARPS][TILES * 8][LINEAR_TILE];
         float exl3[TILES * 8][EXL3_BLOCK];
@@ -82,8 +85,7 @@ DEVICE_FN void multiply(const struct linear_part &part, struct linear_rows r,
             r.count = end - r.first < TILES * 8 ? end - r.first : TILES * 8;
             __syncthreads(); // the turn before has read its sums
             if (exl3)
-                exl3_block<TILES>(part, rotated + (uint64_t)r.first * part.w.cols,
-                                  r.y + (uint64_t)r.first * part.w.rows, r.count, block, s.exl3);
+                exl3_block<TILES>(part, rotated, r.y, r.first, r.count, block, s.exl3);
             else
                 linear_block<TILES>(part, r, block, s.plain);
         }
@@ -98,8 +100,8 @@ template <int TILES, bool DOWN> DEVICE_FN void run(const struct experts_params &
     const struct expert &e = expert_at(p, number);
     uint64_t picks = (uint64_t)p.a.rows * p.a.per_token;
     struct linear_part part = {.w = DOWN ? e.down : blockIdx.z ? e.up : e.gate};
-    const uint16_t *rotated = device_ptr<const uint16_t>(p.rotated);
-    rotated += DOWN ? 2 * picks * p.a.dim : blockIdx.z * picks * p.a.dim;
+    struct exl3_rows rotated = {device_ptr<uint16_t>(p.rotated), (uint32_t)picks};
+    rotated.at += DOWN ? 2 * picks * p.a.dim : blockIdx.z * picks * p.a.dim;
     struct linear_rows r = {.x = device_ptr<const float>(DOWN ? p.gate : p.a.x),
                             .y = device_ptr<float>(DOWN         ? p.out
                                                    : blockIdx.z ? p.up

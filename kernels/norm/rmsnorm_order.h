@@ -1,4 +1,11 @@
-/* rmsnorm_order: what the CUDA kernel and its twin agree on. */
+/* rmsnorm_order: what the CUDA kernel, its plan and its twin agree on. */
 #pragma once
+#include <stdint.h>
 
-enum { RMSNORM_THREADS = 256 };
+enum { RMSNORM_KEEP = 4, RMSNORM_THREADS_MAX = 320 };
+
+// Threads of a row: RMSNORM_KEEP quads of it each, where that is no more than the most.
+static inline uint32_t rmsnorm_threads(uint32_t dim) {
+    uint32_t each = 4 * RMSNORM_KEEP * 32, warps = (dim + each - 1) / each;
+    return warps * 32 < RMSNORM_THREADS_MAX ? warps * 32 : RMSNORM_THREADS_MAX;
+}

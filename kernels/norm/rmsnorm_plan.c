@@ -9,5 +9,6 @@ void rmsnorm_plan(const struct rmsnorm_args *a, const struct cuda_arch *arch,
     if (!a->rows) return;
     struct launch *l = launch_add(ret, "rmsnorm", a, sizeof *a);
     l->grid[0] = a->rows;
-    l->block[0] = RMSNORM_THREADS;
+    l->block[0] = rmsnorm_threads(a->dim);
+    l->early = true;
 }

@@ -10,7 +10,7 @@ void rmsnorm_ref(const struct rmsnorm_args *a) {
     for (uint32_t t = 0; t < a->rows; t++) {
         const float *x = (const float *)refs_ptr(a->x) + (uint64_t)(pick ? pick[t] : t) * a->dim;
         float *y = (float *)refs_ptr(a->y) + (uint64_t)t * a->dim;
-        float sum = sums_squares(x, a->dim, RMSNORM_THREADS);
+        float sum = sums_quads(x, a->dim, rmsnorm_threads(a->dim));
         float factor = 1.0f / sqrtf(sum / (float)a->dim + a->eps);
         for (uint32_t d = 0; d < a->dim; d++) y[d] = (x[d] * factor) * scale[d];
     }

@@ -6,6 +6,8 @@
 
 extern "C" __global__ void rope(const struct rope_args a) {
     uint32_t t = blockIdx.x;
+    device_wait_prior();
+    device_let_next();
     float pos = (float)device_ptr<const uint32_t>(a.pos)[t];
     float *out = device_ptr<float>(a.angles) + (uint64_t)t * 2 * a.pairs;
     for (uint32_t i = threadIdx.x; i < a.pairs; i += blockDim.x) {

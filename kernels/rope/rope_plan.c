@@ -9,4 +9,5 @@ void rope_plan(const struct rope_args *a, const struct cuda_arch *arch, const st
     struct launch *l = launch_add(ret, "rope", a, sizeof *a);
     l->grid[0] = a->rows;
     l->block[0] = 32;
+    l->early = true;
 }

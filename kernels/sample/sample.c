@@ -259,14 +259,16 @@ static uint32_t nucleus(const struct sample *s, uint32_t n, double total, double
     return 0;
 }
 
+// Of the n best that top_k leaves, those that top_p leaves.
+static uint32_t keep_best(struct sample *s, const struct sample_params *p, uint32_t n) {
+    if (p->top_p >= 1 || n == 0) return n;
+    uint32_t kept = nucleus(s, n, weigh(s, n, p->temperature), p->top_p);
+    return kept ? kept : n;
+}
+
 // Sorted candidates that top_k and top_p leave.
 static uint32_t keep_sorted(struct sample *s, const struct sample_params *p) {
-    if (p->top_k) {
-        uint32_t n = best(s, min_u32(p->top_k, s->vocab));
-        if (p->top_p >= 1 || n == 0) return n;
-        uint32_t kept = nucleus(s, n, weigh(s, n, p->temperature), p->top_p);
-        return kept ? kept : n;
-    }
+    if (p->top_k) return keep_best(s, p, best(s, min_u32(p->top_k, s->vocab)));
     double total = weigh_all(s, p->temperature);
     uint32_t n = best(s, min_u32(NUCLEUS_TRY, s->vocab));
     if (n == 0) return 0;
@@ -335,6 +337,24 @@ uint32_t sample_draw(struct sample *s, const float *logits, const struct sample_
     uint64_t base = noise_base(p->seed, position);
     if (p->top_k == 0 && p->top_p >= 1) return draw_unsorted(s, p, base);
     return draw_sorted(s, keep_sorted(s, p), p, base);
+}
+
+uint32_t sample_draw_best(struct sample *s, const uint32_t *ids, const float *logits,
+                          uint32_t count, const struct sample_params *p, uint64_t position) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        float x = noise_tame(logits[i]);
+        if (x == -INFINITY) continue;
+        // They are in order but for what noise_tame made equal.
+        uint64_t c = noise_cand(x, ids[i]);
+        uint32_t at = n++;
+        for (; at && s->cand[at - 1] > c; at--) s->cand[at] = s->cand[at - 1];
+        s->cand[at] = c;
+    }
+    if (!n) return ids[0];
+    if (p->temperature < SAMPLE_TEMPERATURE_MIN) return (uint32_t)s->cand[0];
+    n = keep_best(s, p, min_u32(n, p->top_k));
+    return draw_sorted(s, n, p, noise_base(p->seed, position));
 }
 
 static uint32_t not_finite(float x) { // 0 or 1

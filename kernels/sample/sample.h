@@ -63,6 +63,10 @@ int sample_check(const struct sample_params *p, uint32_t vocab_size, struct err 
 uint32_t sample_draw(struct sample *s, const float *logits, const struct sample_params *p,
                      const struct sample_counts *counts, const struct sample_mask *mask,
                      uint64_t position);
+// The same draw from the best of a row alone: its first `count` ids in use by (logit descending, id ascending), which are all
+// that settings with 2 <= top_k <= count look at where there is no penalty, no bias and nothing suppressed.
+uint32_t sample_draw_best(struct sample *s, const uint32_t *ids, const float *logits,
+                          uint32_t count, const struct sample_params *p, uint64_t position);
 // Whether the logit of every id in use (used_bits as in sample_mask; NULL: all) is a finite number. A row where one is not
 // comes from a broken model or device, and nothing drawn from it means anything.
 bool sample_finite(const float *logits, uint32_t vocab_size, const uint32_t *used_bits);

@@ -8,14 +8,17 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import select
+import signal
 import socket
+import ssl
 import tempfile
 import threading
 import time
 
-from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Response, Server, check, check_eq, check_in, main, note, request_bytes, shared, sse_events,
+from harness import (LIBC, LIMIT_S, SMALL, EventReader, Http1, Http2, Response, Server, TlsServer, check, check_eq, check_in, main, make_certificate, note, request_bytes, shared, sse_events,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -242,6 +245,125 @@ def case_45_each_limit_of_a_head_has_its_status():
         check_eq(s.get("/livez?" + "x" * 200).status, 200, "under the limits")
 
 
+def h2_frame(kind, flags, number, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + number.to_bytes(4, "big") + payload
+
+
+def h2_head(c, number, fields, more=b"", flags=4):
+    """The frames of a POST's head, packed by c's tables, with `more` of it behind."""
+    block = c.h.encoder.encode([(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", CHAT), *fields]) + more
+    cuts = [block[i:i + 16384] for i in range(0, len(block), 16384)]
+    kinds = [1] + [9] * (len(cuts) - 1)
+    last = len(cuts) - 1
+    return b"".join(h2_frame(kind, flags if i == last else 0, number, cut) for i, (kind, cut) in enumerate(zip(kinds, cuts)))
+
+
+def anonymous_bytes(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"RssAnon:\s+(\d+)", f.read()).group(1)) << 10
+
+
+@test
+def case_45_over_http2_a_head_that_unpacks_into_a_hundredfold_is_not_unpacked():
+    """A byte of a packed head may be a field. h2o takes 400,000 of them a head and keeps them while the body is coming: 40 MB."""
+    s = server()
+    before = anonymous_bytes(s.pid)
+    with bystander(s, "heads of 400,000 fields"):
+        for _ in range(10):
+            with Http2(s.port) as c, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                for number in range(1, 41, 2):
+                    c.s.sendall(h2_head(c, number, [], b"\x90" * 400_000))
+                while c.pump():
+                    pass
+        # As many fields as are taken, though not served, on as many streams as there may be, and no body.
+        with Http2(s.port) as c:
+            for number in range(1, 200, 2):
+                c.s.sendall(h2_head(c, number, [], b"\x90" * 390))
+            c.s.sendall(h2_frame(6, 0, 0, bytes(8)))
+            c.pump()
+            check(not c.gone, "the connection of heads that are not far beyond the limits has ended")
+            grown = anonymous_bytes(s.pid) - before
+            note(f"{grown / 2**20:.1f} MiB more")
+            check(SMALL or grown < 100 << 20, f"{grown} bytes more")
+    check_in(" head ", s.log_text(), "the log names it")
+
+
+@contextlib.contextmanager
+def unread(s, path, total):
+    """Connections on which replies of so many bytes were asked for that none of them has a window for."""
+    whole = len(s.get(path).body)
+    fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)]
+    with contextlib.ExitStack() as open_ones:
+        asking = [open_ones.enter_context(Http2(s.port)) for _ in range(total // whole // 100)]
+        for c in asking:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                c.h.update_settings({4: 0})  # the window that a stream begins with
+                c.flush()
+                c.s.sendall(b"".join(h2_frame(1, 5, 2 * k + 1, c.h.encoder.encode(fields)) for k in range(100)))
+        note(f"{path}: {100 * len(asking)} replies of {whole} bytes")
+        yield asking
+
+
+def closed_count(clients):
+    count = 0
+    for c in clients:
+        c.s.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while c.s.recv(65536):
+                    pass
+                count += 1
+            except ConnectionResetError:
+                count += 1
+    return count
+
+
+@test
+def replies_that_nobody_reads_are_bounded_whoever_asks_for_them():
+    """Ten bytes ask for a hundred thousand: a few hundred streams whose windows are shut would keep gigabytes for a minute."""
+    s = server()
+    before = anonymous_bytes(s.pid)
+    with bystander(s, "replies that nobody reads"):
+        with unread(s, "/openapi.json", 1 << 30) as clients:
+            check_eq(s.get("/livez").status, 200, "status")  # behind all of them
+            grown = anonymous_bytes(s.pid) - before
+            note(f"{grown / 2**20:.0f} MiB more")
+            check(SMALL or grown < 300 << 20, f"what never changes was copied: {grown} bytes more")
+            check_eq(closed_count(clients), 0, "connections closed, of replies that take no memory")
+        with unread(s, "/metrics", (1 << 29) + (1 << 27)) as clients:
+            wait_for(lambda: closed_count(clients), "the connections of the oldest are closed")
+            wait_for(lambda: anonymous_bytes(s.pid) - before < 900 << 20, "the memory is bounded")
+            note(f"{(anonymous_bytes(s.pid) - before) / 2**20:.0f} MiB more, {closed_count(clients)} of {len(clients)} closed")
+
+
+@test
+def over_http2_the_rest_of_a_head_that_comes_after_the_goaway_stops_nobody():
+    """h2o by itself, having said GOAWAY, looks at a CONTINUATION for ever, and at nothing else."""
+    with Server("--drain.settle_s=0") as s:
+        with Http2(s.port) as half, s.connect() as other:
+            stream = {**GOOD, "max_tokens": 3000, "ignore_eos": True, "stream": True}
+            live = half.send_request("POST", CHAT, stream)  # keeps its connection
+            while not half.streams[live].body:
+                half.pump()
+            half.s.sendall(h2_head(half, live + 2, [], b"\x82", flags=0))
+            other.send_request("POST", CHAT, stream)
+            reader = EventReader(other)
+            reader.next()
+            with s.stopped(s.wait_worker()["pid"]):
+                s.signal(signal.SIGTERM)
+                goaways = data = b""
+                while goaways.count(b"\x07\x00\x00\x00\x00\x00") < 2:  # h2o says it twice, a second apart
+                    data = half.s.recv(65536)
+                    check(data, "closed before the second GOAWAY")
+                    goaways += data
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    half.s.sendall(h2_frame(9, 4, live + 2, b"\x82"))
+                    while half.s.recv(65536):
+                        pass
+            check_eq(reader.rest()[-1], "[DONE]", "the stream beside it")
+        check_eq(s.wait(), 0, "exit status")
+
+
 @test
 def a_body_that_goes_on_and_on_is_413():
     with Server("--api.body_bytes_max=64KiB") as s:
@@ -274,12 +396,12 @@ def h2_post(c, length=None):
     return number
 
 
-def h2_fill(c, number, bytes_max, ended=lambda r: r.status or r.done):
+def h2_fill(c, number, bytes_max, ended=lambda r: r.status or r.done, frame_max=16384):
     """Sends body until there is an answer, or what ended says of it; returns the bytes sent."""
     sent = 0
     r = c.streams[number]
     while not ended(r) and sent < bytes_max:
-        room = min(c.h.local_flow_control_window(number), c.h.max_outbound_frame_size, bytes_max - sent)
+        room = min(c.h.local_flow_control_window(number), frame_max, bytes_max - sent)
         if room:
             c.h.send_data(number, b" " * room)
             c.flush()
@@ -308,6 +430,107 @@ def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
         check_eq([(line["proto"], line["code"]) for line in lines], [("h2", "body_too_large")] * 4, "lines in the log")
         check_eq(s.metric("railyard_errors_total", code="body_too_large"), 4, "errors")
         check_eq(s.metric("railyard_http_requests_total", status="413"), 4, "requests")
+
+
+def tls_flags():
+    """Flags of a server over TLS, and what makes the context of its client, of one protocol."""
+    folder = tempfile.mkdtemp(prefix="ry-")
+    cert, key = make_certificate(folder, "localhost")
+
+    def context(protocol):
+        made = ssl.create_default_context(cafile=cert)
+        made.set_alpn_protocols([protocol])
+        return made
+
+    return [f"--api.tls_cert={cert}", f"--api.tls_key={key}"], context
+
+
+@test
+def over_http2_bodies_over_the_limit_never_end_the_replies_beside_them():
+    """Announced and counted, in large and small frames, one and many: a sweep that answers some of them must take none of its
+    own answers for a reply that nobody has read for an age, and cut the connection."""
+    flags, context = tls_flags()
+    stream = {**GOOD, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    for tls, more in ((None, []), (context("h2"), flags)):
+        with (TlsServer if tls else Server)("--api.body_bytes_max=64KiB", *more) as s:
+            for k, (count, length, frame) in enumerate(((90, 1 << 20, 0), (1, 1 << 20, 16384), (8, None, 16384), (4, None, 300), (90, 1 << 20, 0))):
+                with Http2(s.port, tls=tls) as c:
+                    live = c.send_request("POST", CHAT, stream)
+                    numbers = [h2_post(c, length) for _ in range(count)]
+                    for number in numbers:
+                        h2_fill(c, number, (1 << 20) if frame else 1, frame_max=frame or 1)
+                    what = (k, count, length, frame, bool(tls))
+                    for number in numbers:
+                        r = c.read_response(number)
+                        check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), what)
+                    r = c.read_response(live)
+                    check_eq((r.status, r.was_reset), (200, False), what)
+                    check(r.body.endswith(b"data: [DONE]\n\n"), what)
+
+
+@test
+def over_http2_a_length_that_is_not_the_bodys_costs_its_stream_alone():
+    """What h2o will not have of a head ends the connection, but with a GOAWAY that names the error (docs/http.md)."""
+    s = server()
+    stream = {**GOOD, "max_tokens": 100, "ignore_eos": True, "stream": True}
+
+    def post(c, length, body, path=CHAT):
+        number = c.h.get_next_available_stream_id()
+        r = c.streams[number] = Response(0, [], b"", "HTTP/2")
+        r.done = r.was_reset = False
+        fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", path), ("content-type", "application/json")]
+        c.h.send_headers(number, fields + [("content-length", length)], end_stream=not body)
+        if body:
+            c.h.send_data(number, body, end_stream=True)
+        c.flush()
+        return number
+
+    with Http2(s.port) as c:
+        live = c.send_request("POST", CHAT, stream)
+        for length in ("0", str(len(DATA) - 1), str(len(DATA) + 1), "1000000"):
+            r = c.read_response(post(c, length, DATA))
+            check_eq((r.status, r.was_reset, r.reset_code), (0, True, 1), length)
+        r = c.read_response(post(c, "5", b""))
+        check_eq((r.status, r.json()["error"]["message"]), (400, "content-length says 5, and the body had 0 bytes"), "no body at all")
+        check_eq(c.read_response(post(c, str(len(DATA)), DATA)).status, 200, "the right length")
+        check_eq(c.read_response(live).status, 200, "the reply beside them")
+    for length in ("x", "-1", "", "99999999999999999999", "5, 5"):
+        with Http2(s.port) as c:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                post(c, length, DATA)
+                while not c.gone:
+                    c.pump()
+        check_eq(s.post(CHAT, GOOD).status, 200, "the next connection")
+
+
+@test
+def over_tls_bytes_that_fill_a_read_exactly_are_no_failed_read():
+    """Behind a read that was full to the last byte comes one more, which finds nothing yet: the packaged h2o takes that for the
+    end of the connection. The sizes meet every cipher's overhead and the 8 KiB of its buffer, once and twice."""
+    flags, context = tls_flags()
+    data = request_bytes("POST", CHAT, b" " * 20000 + DATA)
+    with TlsServer(*flags) as s:
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            tls = context("http/1.1")
+            tls.minimum_version = tls.maximum_version = version
+            with Http1(s.port, tls=tls) as c:
+                c.method = "POST"
+                for size in (*range(8155, 8175), *range(16347, 16367)):
+                    c.send(data[:size])  # one record
+                    time.sleep(0.005)  # it is read, and what follows is not there
+                    c.send(data[size:])
+                    check_eq(c.read_response().status, 200, (version, size))
+        with Http2(s.port, tls=context("h2")) as c:
+            live = c.send_request("POST", CHAT, {**GOOD, "max_tokens": 100, "ignore_eos": True, "stream": True})
+            for size in range(8155, 8175):
+                number = h2_post(c)
+                c.h.send_data(number, b" " * (size - 9))
+                c.flush()
+                time.sleep(0.005)
+                c.h.send_data(number, DATA, end_stream=True)
+                c.flush()
+                check_eq(c.read_response(number).status, 200, ("HTTP/2", size))
+            check_eq(c.read_response(live).status, 200, "the reply beside them")
 
 
 @test

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-from harness import (CLEANUPS, LIMIT_S, SMALL, SOURCE, FakeWorker, Server, check, check_eq, check_in, main, make_certificate, note,
+from harness import (CLEANUPS, LIMIT_S, SMALL, SOURCE, FakeWorker, Server, TlsServer, check, check_eq, check_in, main, make_certificate, note,
                      shared, strict_json, test)
 
 CHAT = "/v1/chat/completions"
@@ -79,13 +79,6 @@ def case_42_curl_sees_the_final_status_instead_of_the_100():
     text = curl("--http1.1", "-H", "Expect: 100-continue", "--data-binary", f"@{path}", "--expect100-timeout", "60", "-o", os.devnull,
                 "-w", "%{http_code} %{size_upload}", url(s, CHAT))
     check_eq(text.split()[0], b"413", "status")
-
-
-class TlsServer(Server):
-    """Asked for its readiness over the ops listener, which is plain."""
-
-    def connect(self, port=None):
-        return super().connect(port or self.ops_port)
 
 
 @test

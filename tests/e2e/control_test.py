@@ -143,6 +143,23 @@ def what_cannot_be_is_refused_and_changes_nothing():
 
 
 @test
+def too_few_ready_workers_are_said_with_how_many_and_how_many_are_wanted():
+    with Server("--workers=3", "--threads=1", "--ready.workers_min=3", "--streams=1") as s:
+        for ready in (2, 1, 0):
+            post(s, f"workers/{ready}/stop", 202, force=True)
+            wait_for(lambda: s.get("/readyz").json()["workers"]["ready"] == ready, f"{ready} are ready")
+            r = s.get("/readyz")
+            status, words = ("too_few_ready_workers", "Too few ready workers") if ready else ("no_ready_worker", "No ready worker")
+            check_eq((r.status, r.json()["status"], r.json()["workers"]), (503, status, {"ready": ready, "wanted": 3, "total": 3}), "/readyz")
+            check_eq(r.json().get("reason"), f"{ready} workers ready, and ready.workers_min is 3" if ready else None, "reason")
+            check_eq(s.get("/health").json()["error"]["message"], words, "/health")
+        s.wait_worker(0, "stopped")
+        post(s, "workers/0/start", 202)
+        s.wait_worker(0)
+        s.chat(**BODY)  # it serves, for all that
+
+
+@test
 def stop_stays_and_start_brings_it_back():
     with two() as s:
         both_ready(s)

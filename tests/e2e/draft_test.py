@@ -248,9 +248,12 @@ def inspect_tells_what_a_drafter_is():
         check_eq((status, err), (0, ""), "inspect")
         for part in (f"family      {kind}, a drafter for a model of 8 layers, hidden 256, vocabulary 4096 rows", "0-2687, 3968-4095", "right       "):
             check_in(part, out, name)
-        status, out, _ = run_program("inspect", "--check", folder(name))
-        check_eq(status, 3, "a drafter is no model to serve")
-        check_in("--drafter", out, "inspect --check")
+        check("none" not in out, lambda: f"a drafter has no tokeniser and no template to miss: {out}")
+        check_eq(run_program("inspect", "--check", folder(name)), (0, "", ""), "inspect --check of a good one")
+        status, out, err = run_program("serve", folder(name))
+        check_eq((status, out), (1, ""), "a drafter is no model to serve")
+        check_in("wanted a model, found ", err, "serve")
+        check_in("a drafter, which goes beside one: --drafter", err, "serve")
 
 
 @test
@@ -258,13 +261,24 @@ def settings_that_cannot_be_are_refused_by_name():
     status, _, err = run_program("bench", "engine", MODEL, "--context=600", "--drafter=none", "--draft-kinds=copy")
     check(status != 0, "a kind of no drafter")
     check_in("beside drafter 'none', found 'copy'", err, "a kind of no drafter")
-    for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "wanted at least 16 ids, found 10"),
+    for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "draft-vocab: wanted at least 16 ids, found 10"),
                        ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
                        ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
         check(status != 0, flag)
         check_in(text, err, flag)
+    for found in ("dflash2", "copy,dflash2", "dflash2,mtp"):
+        status, _, err = run_program("bench", "engine", folder("demo"), "--context=600", f"--draft-kinds={found}")
+        check(status != 0, found)
+        check_in("draft-kinds: wanted kinds that drafter 'auto' has (copy, mtp), found 'dflash2'", err, found)
+    drafter = folder("demo-dflash")
+    for flag, text in (("--draft-kinds=dflash2", f"draft-kinds: wanted dflash, which drafter '{drafter}' is, found 'dflash2'"),
+                       ("--draft-kinds=dflash,mtp", f"draft-kinds: wanted kinds that drafter '{drafter}' has (copy, dflash), found 'mtp'"),
+                       ("--draft-vocab=0-9", "draft-vocab: wanted at least 16 ids, found 10")):
+        status, _, err = run_program("bench", "engine", folder("demo"), "--context=600", f"--drafter={drafter}", flag)
+        check(status != 0, flag)
+        check_in(text, err, f"{flag} beside a drafter")
     for flag, text in (("--drafter=", "setting drafter: wanted a value"), ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'")):
         status, _, err = run_program("serve", MODEL, flag)
         check_eq(status, 2, flag)

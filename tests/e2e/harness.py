@@ -430,6 +430,13 @@ class Server(Process):
                                       and w["pid"] != other_than_pid), None), f"worker {rank} is {state}")
 
 
+class TlsServer(Server):
+    """Asked for its readiness over the ops listener, which is plain."""
+
+    def connect(self, port=None):
+        return super().connect(port or self.ops_port)
+
+
 class Worker(Process):
     """A worker started by hand: dials the lobby of a server."""
 

@@ -260,7 +260,7 @@ def health_says_ok_with_its_workers():
     for path in ("/readyz", "/health"):
         r = server().get(path)
         body = r.json()
-        check_eq((r.status, body["status"], body["workers"]), (200, "ok", {"ready": 1, "total": 1}), path)
+        check_eq((r.status, body["status"], body["workers"]), (200, "ok", {"ready": 1, "wanted": 1, "total": 1}), path)
         check_eq(body["queue"], {"requests": 0, "tokens": 0}, path)
     check_eq(server().get("/livez").status, 200, "/livez")
     for path in ("/readyz", "/health", "/livez", "/metrics"):

@@ -17,6 +17,8 @@ FOLDER = os.path.join(SOURCE, "deploy", "kubernetes")
 OVERLAYS = {"gpu1": 1, "gpu2": 2, "gpu4": 4, "gpu8": 8, "cpu": 1}
 # The oldest version with sidecars on by default, and the newest whose schemas are there.
 SCHEMAS = ["1.29.0", "1.37.0"]
+# Of a GPU's worker beside what it pins: its own heap and the driver's (docs/deploy.md).
+HOST_BYTES = 2 << 30
 
 
 def validator():
@@ -92,6 +94,45 @@ def each_overlay_has_its_workers_and_all_of_them_are_shut_in():
             check(wanted.items() <= labels.items(), f"{o['kind']} of {name} selects {wanted}, the pods have {labels}")
 
 
+def bytes_of(text):
+    """A quantity of Kubernetes, or a setting's bytes."""
+    number, unit = re.fullmatch(r"([\d.]+)([KMGT]?)(?:i?B?)", str(text)).groups()
+    return float(number) * 1024 ** " KMGT".index(unit or " ")
+
+
+@test
+def memory_requests_cover_what_is_pinned_and_what_the_process_takes():
+    """What is pinned or in the heap is never given back: a request below it lets the node promise the same memory twice."""
+    with tempfile.TemporaryDirectory(prefix="ry-shape-") as shape:
+        subprocess.run(["/usr/bin/python3", os.path.join(SOURCE, "tests", "tools", "make_shape.py"), shape, "--sparse"], check=True)
+        for name in OVERLAYS:
+            spec = pod(build(name))
+            for w in spec["initContainers"]:
+                has = {k: bytes_of(w["resources"][k]["memory"]) for k in ("requests", "limits")}
+                check(has["requests"] <= has["limits"], f"{name} {w['name']}: requests and limits {has}")
+                if name == "cpu":
+                    continue  # looked at where it runs
+                flags = [a for a in command_of(w)[2:] if a.startswith("--") and not a.startswith(("--rank", "--lobby", "--alive", "--backend"))]
+                p = subprocess.run([os.path.join(BUILD, "railyard-worker"), "inspect", shape, "--plan", "--room-gib=24", "--embedding=host", *flags],
+                                   capture_output=True, text=True, check=True)
+                staging, embedding = map(float, re.search(r"^pinned .* staging ([\d.]+), embedding ([\d.]+)$", p.stdout, re.M).groups())
+                check(staging > 0 and embedding > 2, p.stdout)
+                pinned = (staging + embedding) * 2**30
+                check(has["requests"] >= pinned + HOST_BYTES, f"{name} {w['name']} asks for {has['requests']}, {pinned} bytes are pinned")
+            router = spec["containers"][0]
+            bodies = bytes_of(re.search(r"\(default ([^ )]+)", (text := help_of("railyard", "router"))[text.index("--api.bodies_bytes_max="):]).group(1))
+            limit = bytes_of(router["resources"]["limits"]["memory"])
+            check(bytes_of(router["resources"]["requests"]["memory"]) <= limit and limit > bodies, f"router of {name}: {limit}, bodies {bodies}")
+            tmp = next(v for v in spec["volumes"] if v["name"] == "tmp")["emptyDir"]["sizeLimit"]
+            check(bytes_of(tmp) > bodies, f"tmp of {name}: {tmp}, bodies {bodies}")
+
+
+def held_bytes(pid):
+    """Memory of a process that the kernel cannot take back: all but pages of files."""
+    with open(f"/proc/{pid}/status") as f:
+        return sum(int(n) << 10 for n in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", f.read(), re.M))
+
+
 def help_of(program, *words):
     p = subprocess.run([os.path.join(BUILD, program), *words, "--help"], capture_output=True, text=True, check=True)
     return p.stdout
@@ -155,6 +196,12 @@ def the_cpu_overlays_commands_serve_and_its_probe_tells_life_from_death():
             wait_for(lambda path=path: curl(ports[1], path).endswith("200"), f"{kind} says 200")
         check_in("finish_reason", curl(ports[0], "/v1/chat/completions", "-H", "Content-Type: application/json", "-d",
                                        '{"messages":[{"role":"user","content":"Hi"}],"max_tokens":3}'), "answer")
+        # All that it may come to take, and what the process has by now beside it.
+        report = float(re.search(r"^  memory +([\d.]+) GiB in all", worker.log_text(), re.M).group(1)) * 2**30
+        for p, program, more in ((worker, spec["initContainers"][0], report), (router, spec["containers"][0], 0)):
+            asked = bytes_of(program["resources"]["requests"]["memory"])
+            note(f"{program['name']}: asks for {asked / 2**30:.2f} GiB, takes up to {more / 2**30:.2f}, holds {held_bytes(p.pid) / 2**30:.3f}")
+            check(asked >= more + held_bytes(p.pid), f"{program['name']} asks for {asked} bytes, takes {more}, holds {held_bytes(p.pid)}")
         probe = [w.replace("/run/railyard", f"{root}/run") for w in spec["initContainers"][0]["livenessProbe"]["exec"]["command"]]
         check_eq(subprocess.run(probe, check=False).returncode, 0, "the probe of a live worker")
         os.utime(f"{root}/run/alive-0", (1, 1))

@@ -157,6 +157,114 @@ TEST(free_memory_does_not_move_by_a_byte_in_a_hundred_rounds) {
     engine_free(eng);
 }
 
+// Streams that decode side by side, by the greatest logit and drawn, on the device and on the host.
+static void talk(struct engine *eng, struct reply *replies) {
+    static uint32_t ids[REPLIES][120];
+    struct drive d = {.eng = eng, .replies = replies, .replies_count = REPLIES};
+    for (uint32_t i = 0; i < REPLIES; i++) {
+        struct engine_request r =
+            drive_request(ids[i], 20 + i * 25, i, engine_info(eng)->vocab_size, 60);
+        if (i == 1) drive_sampled(&r, 5);
+        r.logits_hash = i != 2;
+        r.draft = true;
+        r.tag = i;
+        drive_submit(&d, &r);
+        for (int k = 0; k < 8; k++) drive_step(&d);
+    }
+    drive_all(&d);
+}
+
+// Logits of a window of each width that has a graph, of which one row is kept.
+static void windows(struct engine *eng, uint64_t *ret_hash) {
+    static struct reply reply;
+    static uint32_t ids[30];
+    struct drive d = {.eng = eng, .replies = &reply, .replies_count = 1};
+    uint32_t vocab = engine_info(eng)->vocab_size, window[ENGINE_WINDOW_ROWS_MAX];
+    float *logits = calloc((size_t)ENGINE_WINDOW_ROWS_MAX * vocab, sizeof *logits);
+    struct engine_request r = drive_request(ids, 30, 9, vocab, 200);
+    uint64_t handle = drive_submit(&d, &r);
+    struct err e = {0};
+    while (!reply.count) drive_step(&d);
+    *ret_hash = 0;
+    for (uint32_t n = 1; n <= 16; n++) {
+        drive_step(&d);
+        window[0] = reply.ids[reply.count - 1];
+        for (uint32_t i = 1; i < n; i++) window[i] = (i * 11 + n) % vocab;
+        struct engine_window w = {handle, window, n, n > 3 ? 1 : 0, logits};
+        CHECK_OK(engine_windows(eng, &w, 1, &e), e);
+        for (uint32_t i = 0; i < n; i++)
+            *ret_hash = sample_hash_row(*ret_hash, logits + (size_t)i * vocab, vocab);
+    }
+    engine_cancel(eng, handle);
+    free(logits);
+}
+
+TEST(rounds_launched_by_one_call_have_the_bits_of_those_launched_one_by_one) {
+    static struct reply on[REPLIES], off[REPLIES];
+    const char *models[] = {
+        "",
+        "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 "
+        "--hidden 128 --intermediate 256",
+        "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "
+        "--expert-width 128 --shared-width 128 --seed 4"};
+    for (int i = 0; i < 3; i++) {
+        struct engine_config c = config_of(tiny_model(models[i]), "auto");
+        c.memory_fraction = 0.1;
+        c.drafter = "auto";
+        c.draft_kinds = "copy";
+        struct engine *eng = drive_open(&c);
+        const struct engine_info *info = engine_info(eng);
+        CHECK(info->graphs > 0);
+        test_note("model %d: %u graphs, %.1f MiB, %u rows of windows", i, info->graphs,
+                  (double)info->graphs_bytes / MIB, info->draft_rows);
+        talk(eng, on);
+        uint64_t hash, other;
+        windows(eng, &hash);
+        engine_free(eng);
+        c.graphs_off = true;
+        eng = drive_open(&c);
+        CHECK_EQ(engine_info(eng)->graphs, 0);
+        talk(eng, off);
+        windows(eng, &other);
+        engine_free(eng);
+        CHECK_EQ_U64(hash, other);
+        for (uint32_t k = 0; k < REPLIES; k++) check_same_reply(&on[k], &off[k]);
+    }
+}
+
+// Any length from any place to any other, and what stands around it.
+TEST(copies_on_the_device_move_every_byte_and_no_other) {
+    enum { ROOM = 3 * MIB, EDGE = 64 };
+    static const uint32_t lengths[] = {1,    3,    4,     15,  16,       17,
+                                       4096, 4097, 65536, MIB, MIB + 16, MIB + 5};
+    static const uint32_t places[] = {0, 1, 4, 16};
+    unsigned char *want = malloc(ROOM), *got = malloc(ROOM);
+    struct ops o;
+    struct err e = {0};
+    devptr p;
+    open_driver();
+    CHECK_OK(ops_cuda_open(&o, &(struct ops_cuda_config){.driver = &driver}, &e), e);
+    CHECK_OK(o.alloc(o.ctx, ROOM, "room", &p, &e), e);
+    for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (uint32_t k = 0; k < 16; k++) {
+            uint32_t n = lengths[i], from = EDGE + places[k % 4], to = ROOM / 2 + places[k / 4];
+            for (uint32_t b = 0; b < ROOM; b++) want[b] = (unsigned char)(b * 7 + b / 251 + i + k);
+            o.write(o.ctx, p, want, ROOM);
+            o.copy(o.ctx, p + to, p + from, n);
+            memcpy(want + to, want + from, n);
+            struct ops_piece back[] = {{got, p, to}, {got + to, p + to, ROOM - to}, {got, p, 0}};
+            o.read_pieces(o.ctx, back, 3);
+            CHECK_OK(o.sync(o.ctx, &e), e);
+            if (memcmp(want, got, ROOM))
+                test_fail(__FILE__, __LINE__, "%u bytes from %u to %u: not as on the host", n, from,
+                          to);
+        }
+    o.free(o.ctx, p, ROOM);
+    ops_close(&o);
+    free(want);
+    free(got);
+}
+
 static uint64_t counters_set(struct engine *eng) {
     uint64_t n = eng->model.work.counter_bytes, set = 0;
     unsigned char *b = calloc(1, n + 1);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEDULES = 3, WORK_BYTES = 256 << 20, WORK_COUNTERS = 4096 };
+enum { SCHEDULES = 3, WORK_BYTES = 256 << 20, WORK_COUNTERS = 8 << 20 };
 
 struct tally {
     const char *name;
@@ -174,6 +174,7 @@ OP_TEST(delta_gates)
 OP_TEST(delta_norm)
 OP_TEST(delta_scan)
 OP_TEST(gated_norm)
+OP_TEST(delta_mix)
 OP_TEST(swiglu)
 OP_TEST(exl3)
 OP_TEST(router)

@@ -10,13 +10,16 @@
 #include "kernels/cuda/arith.h"
 #include "kernels/cuda/device.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
+#include "kernels/moe/experts.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/sample/draw.h"
@@ -35,6 +38,7 @@ enum {
     KEY_HEADS = 16,
     VALUE_HEADS = 48,
     DELTA_DIM = 128,
+    DELTA_LAYERS = 48,
     CHANNELS = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_DIM,
     HEADS = 24,
     KV_HEADS = 4,
@@ -80,10 +84,13 @@ struct job {
         struct delta_gates_args delta_gates;
         struct delta_scan_args delta_scan;
         struct gated_norm_args gated_norm;
+        struct delta_mix_args delta_mix;
+        struct delta_commit_args delta_commit;
         struct rmsnorm_args rmsnorm;
         struct swiglu_args swiglu;
         struct draw_args draw;
         struct embed_args embed;
+        struct experts_args experts[SETS_MAX];
     } u;
 };
 
@@ -362,6 +369,73 @@ static void bench_linears(struct bench *b) {
     bench_linear(b, &head, FORM_BF16, 0, of_head);
 }
 
+// Experts of a 35B: 256 of them, eight a row
+
+enum { EXPERTS = 256, PICKS = 8, EXPERT_DIM = 2048, EXPERT_WIDTH = 512 };
+
+static void issue_experts(const struct job *j, uint32_t set) {
+    j->b->o.experts(j->b->o.ctx, &j->u.experts[set]);
+}
+
+// Sets differ in their picks, but for those of the first row of the first one. *ret_used: experts that a set needs, the most.
+static devptr take_picks(struct bench *b, uint32_t rows, uint32_t set, uint32_t *ret_used) {
+    uint32_t *ids = mem_calloc(rows * PICKS, 4), used = 0;
+    bool have[EXPERTS] = {0};
+    for (uint32_t i = 0; i < rows * PICKS; i++) {
+        uint32_t row = i / PICKS, place = i % PICKS; // 37 is odd: a row's picks differ
+        ids[i] = (row * 101 + set * 53 + (row + 1) * place * 37 % EXPERTS) % EXPERTS;
+        if (place && (row + 1) % 2 == 0) ids[i] = (ids[i - 1] + 1) % EXPERTS;
+        used += !have[ids[i]];
+        have[ids[i]] = true;
+    }
+    *ret_used = used > *ret_used ? used : *ret_used;
+    devptr p = take_words(b, ids, rows * PICKS);
+    free(ids);
+    return p;
+}
+
+static void bench_experts(struct bench *b, enum form f, uint32_t half_bits) {
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 2048, 0};
+    static const char *const forms[] = {"mul1", "mcg", "bf16"};
+    uint64_t bits = 0, of_matrix = (uint64_t)EXPERT_DIM * EXPERT_WIDTH;
+    for (const uint32_t *r = rows; *r; r++) {
+        struct job j = {.b = b, .rows = *r, .sets = 8, .issue = issue_experts};
+        snprintf(j.name, sizeof j.name, "experts %s %u.%u", forms[f], half_bits / 2,
+                 half_bits % 2 * 5);
+        if (!wanted(b, j.name)) return;
+        struct expert *table = mem_calloc(EXPERTS, sizeof *table);
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            table[e].gate = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+            table[e].up = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+            table[e].down = take_weight(b, f, half_bits, EXPERT_DIM, EXPERT_WIDTH);
+        }
+        uint64_t x_bytes = (uint64_t)*r * EXPERT_DIM * 4;
+        struct experts_args a = {.rows = *r,
+                                 .dim = EXPERT_DIM,
+                                 .width = EXPERT_WIDTH,
+                                 .count = EXPERTS,
+                                 .per_token = PICKS,
+                                 .table = table};
+        a.dev_table = take(b, EXPERTS * sizeof *table);
+        b->o.write(b->o.ctx, a.dev_table, table, EXPERTS * sizeof *table);
+        a.x = take_filled(b, STUFF_F32, x_bytes);
+        a.weights = take_filled(b, STUFF_F32, (uint64_t)*r * PICKS * 4);
+        a.y = take(b, x_bytes);
+        uint32_t used = 0;
+        for (uint32_t set = 0; set < j.sets; set++) {
+            j.u.experts[set] = a;
+            j.u.experts[set].experts = take_picks(b, *r, set, &used);
+        }
+        j.bytes =
+            used * 3 * (f == FORM_BF16 ? of_matrix * 2 : of_matrix / 16 * half_bits) + 2 * x_bytes;
+        j.flop = 6.0 * (double)of_matrix * *r * PICKS;
+        j.out = a.y;
+        j.out_bytes = EXPERT_DIM * 4;
+        run_job(&j, &bits);
+        free(table);
+    }
+}
+
 // Rows of streams
 
 // `streams` runs of `count` rows each, the first row of each at position pos.
@@ -612,6 +686,101 @@ static void bench_delta_small(struct bench *b, uint32_t streams, uint32_t count)
     }
 }
 
+// All of a layer's, each time another layer's, so that no state is found in the cache.
+static void issue_delta_mix(const struct job *j, uint32_t set) {
+    struct delta_mix_args a = j->u.delta_mix;
+    uint64_t layer = a.slot_stride / DELTA_LAYERS;
+    a.conv_state += set * layer;
+    a.state += set * layer;
+    j->b->o.delta_mix(j->b->o.ctx, &a);
+}
+
+static void issue_delta_commit(const struct job *j, uint32_t set) {
+    j->b->o.delta_commit(j->b->o.ctx, &j->u.delta_commit);
+}
+
+static void bench_delta_mix(struct bench *b, uint32_t streams, uint32_t count, uint64_t *bits) {
+    struct job j = delta_job(b, "delta_mix", streams, count);
+    uint64_t wide = (uint64_t)VALUE_HEADS * DELTA_DIM * 4, channels = (uint64_t)CHANNELS * 4;
+    uint64_t conv = 3 * channels, layer = conv + wide * DELTA_DIM, heads = VALUE_HEADS * 4;
+    if (!wanted(b, j.name)) return;
+    float neg_a[VALUE_HEADS];
+    for (uint32_t i = 0; i < VALUE_HEADS; i++) neg_a[i] = -0.5f - 0.01f * (float)i;
+    devptr dev_neg_a = take(b, sizeof neg_a);
+    b->o.write(b->o.ctx, dev_neg_a, neg_a, sizeof neg_a);
+    j.state_bytes = streams * DELTA_LAYERS * layer;
+    j.state = take(b, j.state_bytes);
+    b->o.fill(b->o.ctx, j.state, 0, j.state_bytes);
+    j.u.delta_mix = (struct delta_mix_args){.rows = take_rows(b, streams, count, 1000),
+                                            .m = take_filled(b, STUFF_F32, j.rows * channels),
+                                            .z = take_filled(b, STUFF_F32, j.rows * wide),
+                                            .a = take_filled(b, STUFF_F32, j.rows * heads),
+                                            .b = take_filled(b, STUFF_F32, j.rows * heads),
+                                            .qkv = take(b, j.rows * channels),
+                                            .gates = take(b, j.rows * 2 * heads),
+                                            .o = take(b, j.rows * wide),
+                                            .conv_w = take_filled(b, STUFF_F32, 4 * channels),
+                                            .neg_a = dev_neg_a,
+                                            .dt_bias = take_filled(b, STUFF_F32, heads),
+                                            .norm_w = take_filled(b, STUFF_F32, DELTA_DIM * 4),
+                                            .conv_state = j.state,
+                                            .state = j.state + conv,
+                                            .slot_stride = DELTA_LAYERS * layer,
+                                            .key_heads = KEY_HEADS,
+                                            .value_heads = VALUE_HEADS,
+                                            .key_dim = DELTA_DIM,
+                                            .value_dim = DELTA_DIM,
+                                            .q_scale = 0.088f,
+                                            .eps = 1e-6f};
+    j.sets = DELTA_LAYERS;
+    j.issue = issue_delta_mix;
+    j.bytes = streams * layer * 2 + j.rows * (channels + 2 * wide + 2 * heads) + 4 * channels;
+    j.flop = (double)j.rows * (double)wide * DELTA_DIM * 2;
+    j.out = j.u.delta_mix.o;
+    j.out_bytes = wide;
+    run_job(&j, bits);
+}
+
+// All layers of a window's rows.
+static void bench_delta_commit(struct bench *b, uint32_t streams, uint32_t count) {
+    struct job j = delta_job(b, "delta_commit", streams, count);
+    uint64_t bits = 0, wide = (uint64_t)VALUE_HEADS * DELTA_DIM * 4, channels = CHANNELS * 4;
+    uint64_t conv = 3 * channels, layer = conv + wide * DELTA_DIM, heads = VALUE_HEADS * 4;
+    if (!wanted(b, j.name)) return;
+    devptr runs = take_rows(b, streams, count, 1000).runs;
+    j.state_bytes = streams * DELTA_LAYERS * layer;
+    j.state = take(b, j.state_bytes);
+    b->o.fill(b->o.ctx, j.state, 0, j.state_bytes);
+    struct delta_commit_args a = {.layers = DELTA_LAYERS,
+                                  .layer_bytes = layer,
+                                  .m_bytes = j.rows * channels,
+                                  .qkv_bytes = j.rows * channels,
+                                  .gates_bytes = j.rows * 2 * heads};
+    a.scan = (struct delta_scan_args){.runs = runs,
+                                      .runs_count = streams,
+                                      .rows = j.rows,
+                                      .qkv = take_filled(b, STUFF_F32, DELTA_LAYERS * a.qkv_bytes),
+                                      .gates = take(b, DELTA_LAYERS * a.gates_bytes),
+                                      .state = j.state + conv,
+                                      .slot_stride = DELTA_LAYERS * layer,
+                                      .key_heads = KEY_HEADS,
+                                      .value_heads = VALUE_HEADS,
+                                      .key_dim = DELTA_DIM,
+                                      .value_dim = DELTA_DIM};
+    a.conv = (struct conv_store_args){.runs = runs,
+                                      .runs_count = streams,
+                                      .m = take_filled(b, STUFF_F32, DELTA_LAYERS * a.m_bytes),
+                                      .state = j.state,
+                                      .slot_stride = DELTA_LAYERS * layer,
+                                      .channels = CHANNELS};
+    b->o.fill(b->o.ctx, a.scan.gates, 0x3f000000u, DELTA_LAYERS * a.gates_bytes);
+    j.u.delta_commit = a;
+    j.issue = issue_delta_commit;
+    j.bytes = DELTA_LAYERS * (streams * layer * 2 + j.rows * channels);
+    j.flop = (double)DELTA_LAYERS * j.rows * (double)wide * DELTA_DIM * 2;
+    run_job(&j, &bits);
+}
+
 // Rows alone
 
 static void issue_rmsnorm(const struct job *j, uint32_t set) {
@@ -708,11 +877,26 @@ int main(int argc, char **argv) {
     bench_delta_scan(&b, 8, 1, &bits);
     bench_delta_scan(&b, 1, 2048, &bits);
     bench_delta_scan(&b, 4, 512, &bits);
+    bits = 0;
+    bench_delta_mix(&b, 1, 1, &bits);
+    bench_delta_mix(&b, 1, 4, &bits);
+    bench_delta_mix(&b, 1, 8, &bits);
+    bench_delta_mix(&b, 1, 16, &bits);
+    bench_delta_mix(&b, 8, 1, &bits);
+    bench_delta_mix(&b, 8, 4, &bits);
+    bench_delta_mix(&b, 64, 1, &bits);
+    bench_delta_mix(&b, 1, 2048, &bits);
+    bench_delta_commit(&b, 1, 4);
+    bench_delta_commit(&b, 8, 4);
     bench_kv_append(&b, 1);
     bench_kv_append(&b, 8);
     bench_kv_append(&b, 2048);
     bench_attn(&b);
     bench_linears(&b);
+    bench_experts(&b, FORM_MUL1, 8);
+    bench_experts(&b, FORM_MUL1, 7);
+    bench_experts(&b, FORM_MCG, 8);
+    bench_experts(&b, FORM_BF16, 0);
     sync(&b);
     b.o.free(b.o.ctx, b.base, b.size);
     ops_close(&b.o);

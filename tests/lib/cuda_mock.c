@@ -8,11 +8,21 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { BLOCKS_MAX = 64, HANDLES_MAX = 256, GRANULE = 2 << 20, KERNELS_MAX = 512 };
+enum { BLOCKS_MAX = 64, HANDLES_MAX = 8192, GRANULE = 2 << 20, KERNELS_MAX = 512 };
 
 struct block {
     uint64_t base, bytes;
     bool pinned;
+};
+
+struct sent { // a launch
+    uint32_t kernel;
+    uint64_t hash; // of its kernel, sizes and the addresses among its arguments
+};
+
+struct graph { // what was captured; of an executable one, what it launches
+    struct sent *v;
+    uint32_t count, room;
 };
 
 static struct {
@@ -23,6 +33,9 @@ static struct {
     const void *ctx;           // of the device; NULL: not retained
     uint32_t shared[KERNELS_MAX];
     uint64_t launches[KERNELS_MAX];
+    struct graph graphs[HANDLES_MAX]; // by handle
+    struct graph capture;
+    bool capturing;
 } mock;
 
 static cu_result wrong(cu_result r, const char *fmt, ...) {
@@ -57,8 +70,10 @@ static cu_result give_handle(const void *h) {
     return CU_SUCCESS;
 }
 
+// Anything but a launch.
 static cu_result check_stream(cu_stream s) {
     uintptr_t i = (uintptr_t)s - 1;
+    if (mock.capturing) return wrong(CU_ERROR_INVALID_VALUE, "in a capture, and no launch");
     if (!s) return wrong(CU_ERROR_INVALID_HANDLE, "work for the legacy stream");
     return i < HANDLES_MAX && mock.handles[i] ? CU_SUCCESS
                                               : wrong(CU_ERROR_INVALID_HANDLE, "no such stream");
@@ -174,28 +189,38 @@ static cu_result mock_func_set(cu_function f, int attribute, int value) {
     return enter(CU_ERROR_INVALID_VALUE);
 }
 
-static cu_result mock_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                             unsigned by, unsigned bz, unsigned shared_bytes, cu_stream s,
-                             void **params, void **extra) {
-    uintptr_t i = (uintptr_t)f - 1;
-    cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
-    if (!r) r = check_stream(s);
-    if (r) return r;
-    if (!cuda_kernels_count)
-        i = 0; // a build without kernels: launches are counted all the same
-    else if (i >= cuda_kernels_count)
-        return wrong(CU_ERROR_INVALID_HANDLE, "launch of no kernel");
-    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 || !bx ||
-        !by || !bz || (cuda_kernels_count && shared_bytes > mock.shared[i]))
-        return wrong(CU_ERROR_INVALID_VALUE, "%s: grid %u %u %u, block %u %u %u, %u bytes shared",
-                     cuda_kernels[i].name, gx, gy, gz, bx, by, bz, shared_bytes);
-    mock.n.launches++;
-    mock.launches[i]++;
-    mock.n.launch_stream = s;
+static cu_result mock_func_get(int *ret, int attribute, cu_function f) {
+    if (attribute != CU_FUNC_PTX_VERSION)
+        return wrong(CU_ERROR_INVALID_VALUE, "function attribute %d", attribute);
+    const struct cuda_kernel *k = &cuda_kernels[(uintptr_t)f - 1];
+    const struct cuda_kernel_arch *on = cuda_kernel_on(k, mock.c.arch.sm);
+    *ret = mock.c.from_ptx || !on ? 80 : (int)on->sm;
+    return enter(CU_ERROR_INVALID_VALUE);
+}
+
+// One that is to overlap the launch before, and was not compiled to wait for it.
+static cu_result check_overlap(const struct cu_launch_config *c, const struct cuda_kernel *k) {
+    const struct cuda_kernel_arch *on = k ? cuda_kernel_on(k, mock.c.arch.sm) : NULL;
+    for (unsigned i = 0; i < c->attributes_count; i++) {
+        const struct cu_launch_attribute *a = &c->attributes[i];
+        if (a->id != CU_LAUNCH_OVERLAP || a->value.flag != 1)
+            return wrong(CU_ERROR_INVALID_VALUE, "launch attribute %d", a->id);
+        if (!on || !on->waits || mock.c.from_ptx || mock.c.arch.sm < 90)
+            return wrong(CU_ERROR_INVALID_VALUE, "%s: early, and does not wait", k ? k->name : "");
+        mock.n.early_launches++;
+    }
     return CU_SUCCESS;
 }
 
-// Memory
+static cu_result check_launch(const struct cu_launch_config *c, uintptr_t i) {
+    const unsigned *g = c->grid, *b = c->block;
+    if (!g[0] || !g[1] || !g[2] || g[1] > 65535 || g[2] > 65535 ||
+        (uint64_t)b[0] * b[1] * b[2] > 1024 || !b[0] || !b[1] || !b[2] ||
+        (cuda_kernels_count && c->shared_bytes > mock.shared[i]))
+        return wrong(CU_ERROR_INVALID_VALUE, "%s: grid %u %u %u, block %u %u %u, %u bytes shared",
+                     cuda_kernels[i].name, g[0], g[1], g[2], b[0], b[1], b[2], c->shared_bytes);
+    return check_overlap(c, cuda_kernels_count ? &cuda_kernels[i] : NULL);
+}
 
 static struct block *find(uint64_t p, uint64_t bytes, bool any_kind, bool pinned) {
     for (int i = 0; i < BLOCKS_MAX; i++) {
@@ -206,6 +231,77 @@ static struct block *find(uint64_t p, uint64_t bytes, bool any_kind, bool pinned
     }
     return NULL;
 }
+
+static uint64_t mix(uint64_t hash, const void *p, size_t bytes) { // FNV-1a
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)p)[i]) * 1099511628211u;
+    return hash;
+}
+
+// Of an argument its addresses: what lies between its members may be anything.
+static uint64_t mix_addresses(uint64_t hash, const unsigned char *p, uint32_t bytes) {
+    uint64_t word;
+    for (uint32_t at = 0; at + sizeof word <= bytes; at += sizeof word) {
+        memcpy(&word, p + at, sizeof word);
+        if (find(word, 1, true, false)) hash = mix(mix(hash, &at, sizeof at), &word, sizeof word);
+    }
+    return hash;
+}
+
+static struct sent sent_of(const struct cu_launch_config *c, uintptr_t i, void **params) {
+    struct sent s = {.kernel = (uint32_t)i};
+    uint64_t hash = mix(14695981039346656037u, &i, sizeof i);
+    hash = mix(hash, c->grid, sizeof c->grid);
+    hash = mix(hash, c->block, sizeof c->block);
+    hash = mix(hash, &c->shared_bytes, sizeof c->shared_bytes);
+    hash = mix(hash, &c->attributes_count, sizeof c->attributes_count);
+    s.hash = cuda_kernels_count && cuda_kernels[i].archs_count
+                 ? mix_addresses(hash, params[0], cuda_kernels[i].archs[0].params_bytes)
+                 : hash;
+    return s;
+}
+
+static void execute(const struct sent *s) {
+    mock.n.launches++;
+    mock.launches[s->kernel]++;
+    mock.n.launched = mix(mock.n.launched, &s->hash, sizeof s->hash);
+}
+
+static void take_down(const struct sent *s) {
+    struct graph *g = &mock.capture;
+    if (g->count == g->room) {
+        g->room = g->room ? 2 * g->room : 64;
+        g->v = realloc(g->v, g->room * sizeof *g->v);
+        if (!g->v) abort();
+    }
+    g->v[g->count++] = *s;
+}
+
+static cu_result mock_launch(const struct cu_launch_config *c, cu_function f, void **params,
+                             void **extra) {
+    uintptr_t i = (uintptr_t)f - 1;
+    bool captured = mock.capturing;
+    cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
+    mock.capturing = false;
+    if (!r) r = check_stream(c->stream);
+    mock.capturing = captured;
+    if (r) return r;
+    if (!cuda_kernels_count)
+        i = 0; // a build without kernels: launches are counted all the same
+    else if (i >= cuda_kernels_count)
+        return wrong(CU_ERROR_INVALID_HANDLE, "launch of no kernel");
+    r = check_launch(c, i);
+    if (r) return r;
+    struct sent s = sent_of(c, i, params);
+    mock.n.launch_stream = c->stream;
+    if (mock.capturing)
+        take_down(&s);
+    else
+        execute(&s);
+    return CU_SUCCESS;
+}
+
+// Memory
 
 static cu_result take_block(uint64_t *ret, uint64_t bytes, bool pinned) {
     for (int i = 0; i < BLOCKS_MAX; i++) {
@@ -371,6 +467,12 @@ static cu_result mock_event_record(cu_event e, cu_stream s) {
     return r ? r : check_stream(s);
 }
 
+static cu_result mock_event_record_flags(cu_event e, cu_stream s, unsigned flags) {
+    if (!mock.capturing || flags != CU_EVENT_RECORD_EXTERNAL)
+        return wrong(CU_ERROR_INVALID_VALUE, "an event with flags outside a capture");
+    return enter(CU_ERROR_LAUNCH_FAILED);
+}
+
 static cu_result mock_event_sync(cu_event e) {
     return enter(CU_ERROR_LAUNCH_FAILED);
 }
@@ -382,36 +484,100 @@ static cu_result mock_event_ms(float *ret, cu_event from, cu_event to) {
 
 static cu_result mock_capture_begin(cu_stream s, int mode) {
     cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
-    return r ? r : check_stream(s);
+    if (!r) r = check_stream(s);
+    if (r) return r;
+    if (mode != CU_CAPTURE_THREAD_LOCAL)
+        return wrong(CU_ERROR_INVALID_VALUE, "a capture that other threads disturb");
+    mock.capturing = true;
+    return CU_SUCCESS;
+}
+
+static struct graph *graph_of(const void *handle) {
+    return &mock.graphs[(uintptr_t)handle - 1];
 }
 
 static cu_result mock_capture_end(cu_stream s, cu_graph *ret) {
     cu_result r = enter(CU_ERROR_OUT_OF_MEMORY);
-    if (!r) *ret = take_handle();
-    return r;
+    if (!mock.capturing) return wrong(CU_ERROR_INVALID_VALUE, "the end of no capture");
+    struct graph got = mock.capture;
+    mock.capturing = false;
+    mock.capture = (struct graph){0};
+    if (r) {
+        free(got.v);
+        return r;
+    }
+    *ret = take_handle();
+    *graph_of(*ret) = got;
+    return CU_SUCCESS;
+}
+
+static cu_result free_graph(const void *handle) {
+    cu_result r = give_handle(handle);
+    if (r) return r;
+    free(graph_of(handle)->v);
+    *graph_of(handle) = (struct graph){0};
+    return CU_SUCCESS;
 }
 
 static cu_result mock_graph_free(cu_graph g) {
-    return give_handle(g);
+    return free_graph(g);
+}
+
+static struct graph copy_of(const struct graph *g) {
+    struct graph to = {.count = g->count, .room = g->count + 1};
+    to.v = malloc(to.room * sizeof *to.v);
+    if (!to.v) abort();
+    if (g->count) memcpy(to.v, g->v, g->count * sizeof *to.v);
+    return to;
 }
 
 static cu_result mock_graph_instantiate(cu_graph_exec *ret, cu_graph g, unsigned long long flags) {
     cu_result r = enter(CU_ERROR_OUT_OF_MEMORY);
-    if (!r) *ret = take_handle();
+    if (!r && mock.c.graph_bytes > left()) r = CU_ERROR_OUT_OF_MEMORY;
+    if (r) return r;
+    *ret = take_handle();
+    *graph_of(*ret) = copy_of(graph_of(g));
     mock.n.graphs++;
-    return r;
+    mock.n.device_bytes += mock.c.graph_bytes;
+    return CU_SUCCESS;
+}
+
+static cu_result mock_graph_upload(cu_graph_exec g, cu_stream s) {
+    cu_result r = enter(CU_ERROR_OUT_OF_MEMORY);
+    return r ? r : check_stream(s);
+}
+
+static cu_result mock_graph_update(cu_graph_exec g, cu_graph from, struct cu_graph_update *ret) {
+    struct graph *to = graph_of(g), *other = graph_of(from);
+    cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
+    if (r) return r;
+    bool same = to->count == other->count;
+    for (uint32_t i = 0; same && i < to->count; i++) same = to->v[i].kernel == other->v[i].kernel;
+    *ret = (struct cu_graph_update){.result = !same};
+    if (!same) return CU_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    free(to->v);
+    *to = copy_of(other);
+    return CU_SUCCESS;
 }
 
 static cu_result mock_graph_launch(cu_graph_exec g, cu_stream s) {
     cu_result r = enter(CU_ERROR_LAUNCH_FAILED);
-    return r ? r : check_stream(s);
+    if (!r) r = check_stream(s);
+    if (r) return r;
+    for (uint32_t i = 0; i < graph_of(g)->count; i++) execute(&graph_of(g)->v[i]);
+    mock.n.graph_launches++;
+    return CU_SUCCESS;
 }
 
 static cu_result mock_graph_exec_free(cu_graph_exec g) {
-    return give_handle(g);
+    cu_result r = free_graph(g);
+    if (!r) mock.n.device_bytes -= mock.c.graph_bytes;
+    return r;
 }
 
 void cuda_mock_open(struct cuda_driver *ret, const struct cuda_mock_config *c) {
+    for (int i = 0; i < HANDLES_MAX; i++) free(mock.graphs[i].v);
+    free(mock.capture.v);
     memset(&mock, 0, sizeof mock);
     mock.c = *c;
     if (!mock.c.arch.sm) mock.c.arch = (struct cuda_arch){90, 227 << 10, 132};
@@ -425,6 +591,10 @@ void cuda_mock_open(struct cuda_driver *ret, const struct cuda_mock_config *c) {
 
 struct cuda_mock_counts cuda_mock_counts(void) {
     return mock.n;
+}
+
+void cuda_mock_forget(void) {
+    mock.n.launched = 0;
 }
 
 uint64_t cuda_mock_launches(const char *kernel) {

@@ -6,8 +6,11 @@
 #include "common/num.h"
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_append.h"
+#include "kernels/cuda/kv_at.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -150,8 +153,17 @@ static void ref_linear(const struct op_case *c, double *ret) {
             }
 }
 
-/* exl3: T, K, N, twice the bits, codebook, bias. As the linear layer has them: [y1 = x W1, y2 += x W1], and a plain part
- * beside them that must not notice. */
+/* exl3: T, K, N, twice the bits, codebook, EXL3_.. of op_cases.h. As the linear layer has them: [y1 = x W1, y2 += x W1],
+ * and a plain part beside them that must not notice. */
+static float exl3_input(const struct op_case *c, uint64_t row, uint32_t k) {
+    float x = fine(1, row * c->size[1] + k);
+    if (c->size[5] & EXL3_CHANNEL && k == 77) x *= 1000;
+    if (!(c->size[5] & EXL3_ROW)) return x;
+    if (row % 4 == 1) return 0;
+    if (k == 99 && row % 4 == 2) return NAN;
+    return k == 99 && row % 4 == 3 ? INFINITY : x;
+}
+
 static uint16_t *exl3_words(uint32_t what, uint64_t count) {
     uint16_t *w = mem_alloc(count * sizeof *w);
     for (uint64_t i = 0; i < count; i++) w[i] = (uint16_t)mix_u64((uint64_t)what << 40 ^ (i + 1));
@@ -192,17 +204,21 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     b->svh = exl3_factors(o, 32, n);
     b->bias = buf_fine(o, 33, n);
     b->plain = weight_of(o, &plain, 34, 5, k, DTYPE_BF16);
-    b->x = buf_fine(o, 1, (uint64_t)t * k);
+    float *x = mem_alloc((uint64_t)t * k * F32);
+    for (uint64_t i = 0; i < (uint64_t)t * k; i++) x[i] = exl3_input(c, i / k, (uint32_t)(i % k));
+    b->x = buf_of(o, x, (uint64_t)t * k * F32);
+    free(x);
     b->y[0] = buf_new(o, (uint64_t)t * n * F32);
     b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
     b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
-    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4], b->suh.p,
-                     b->svh.p,  c->size[5] ? b->bias.p : 0,     0};
+    struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4],         b->suh.p,
+                     b->svh.p,  c->size[5] & EXL3_BIAS ? b->bias.p : 0, 0};
     struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
     *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
     a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
     a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
     a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
+    if (c->size[5] & EXL3_OTHER) a->parts[2].w.exl3.codebook = EXL3_3INST;
     free(w);
 }
 
@@ -287,34 +303,41 @@ static void exl3_rotate(double *v, uint32_t count) {
     }
 }
 
+// A row x, rotated, times m in [K, N], rotated.
+static void ref_exl3_row(const struct op_case *c, const double *m, const double *x, double *y) {
+    uint32_t k = c->size[1], n = c->size[2];
+    memset(y, 0, n * sizeof *y);
+    for (uint32_t i = 0; i < k; i++)
+        for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
+    exl3_rotate(y, n);
+    for (uint32_t j = 0; j < n; j++)
+        y[j] = y[j] * exl3_factor_value(32, j) + (c->size[5] & EXL3_BIAS ? fine(33, j) : 0);
+}
+
 static void ref_exl3(const struct op_case *c, double *ret) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
-    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
-    double *x = mem_alloc(k * sizeof *x), *y = mem_alloc(n * sizeof *y);
+    enum exl3_codebook first = (enum exl3_codebook)c->size[4];
+    enum exl3_codebook second = c->size[5] & EXL3_OTHER ? EXL3_3INST : first;
+    double *m = exl3_matrix(30, k, n, c->size[3], first);
+    double *m2 = exl3_matrix(30, k, n, c->size[3], second);
+    double *x = mem_alloc(k * sizeof *x);
     double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
     for (uint32_t r = 0; r < t; r++) {
-        for (uint32_t i = 0; i < k; i++)
-            x[i] = fine(1, (uint64_t)r * k + i) * exl3_factor_value(31, i);
+        for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, r, i) * exl3_factor_value(31, i);
         exl3_rotate(x, k);
-        memset(y, 0, n * sizeof *y);
-        for (uint32_t i = 0; i < k; i++)
-            for (uint32_t j = 0; j < n; j++) y[j] += x[i] * m[(size_t)i * n + j];
-        exl3_rotate(y, n);
-        for (uint32_t j = 0; j < n; j++) {
-            double v = y[j] * exl3_factor_value(32, j) + (c->size[5] ? fine(33, j) : 0);
-            ret[(size_t)r * n + j] = v;
-            added[(size_t)r * n + j] = v + fine(35, (uint64_t)r * n + j);
-        }
+        ref_exl3_row(c, m, x, ret + (size_t)r * n);
+        ref_exl3_row(c, m2, x, added + (size_t)r * n);
+        for (uint32_t j = 0; j < n; j++) added[(size_t)r * n + j] += fine(35, (uint64_t)r * n + j);
         for (uint32_t j = 0; j < 5; j++) {
             double s = 0;
             for (uint32_t i = 0; i < k; i++)
-                s += (double)fine(1, (uint64_t)r * k + i) * value(34, (uint64_t)j * k + i);
+                s += (double)exl3_input(c, r, i) * value(34, (uint64_t)j * k + i);
             plain[r * 5 + j] = s;
         }
     }
     free(m);
+    free(m2);
     free(x);
-    free(y);
 }
 
 /* embed: T, D, V, -, dtype */
@@ -706,6 +729,107 @@ static void run_attn(const struct ops *o, const struct op_case *c, uint32_t sche
     free(stale);
 }
 
+/* attn on caches that are full already: first position, rows, H, KV, streams, dtype of the cache; heads of 256. Later streams are
+ * shorter and have fewer rows. Schedule 0 is all rows at once, 1 stream by stream, 2 row by row. */
+enum { AT_DIM = 256 };
+static uint32_t at_rows(const struct op_case *c, uint32_t s) {
+    return s ? (c->size[1] + s) / (s + 1) : c->size[1];
+}
+
+static uint32_t at_pos(const struct op_case *c, uint32_t s) {
+    return c->size[0] / (s + 1);
+}
+
+static uint32_t at_pages(const struct op_case *c) {
+    return (c->size[0] + c->size[1] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+// Keys or values of all streams; where no row is, not a number.
+static struct buf at_cache(const struct ops *o, const struct op_case *c, uint32_t what) {
+    enum dtype type = (enum dtype)c->size[5];
+    uint32_t page = KV_PAGE_TOKENS * AT_DIM;
+    struct kv_view kv = {.heads = c->size[3], .dim = AT_DIM, .dtype = type};
+    uint64_t count = (uint64_t)c->size[4] * at_pages(c) * kv.heads * page, size = dtype_bytes(type);
+    unsigned char *v = mem_alloc(count * size);
+    memset(v, 0xff, count * size);
+    for (uint32_t s = 0; s < c->size[4]; s++)
+        for (uint32_t pos = 0; pos < at_pos(c, s) + at_rows(c, s); pos++)
+            for (uint32_t h = 0; h < kv.heads; h++)
+                for (uint32_t d = 0; d < AT_DIM; d++) {
+                    uint64_t at = (s * at_pages(c) + pos / KV_PAGE_TOKENS) * kv.heads + h;
+                    uint64_t i = at * page + kv_in_page(&kv, pos % KV_PAGE_TOKENS, d);
+                    kv_put(v, i, type, 2 * fine(what, i));
+                }
+    struct buf b = buf_of(o, v, count * size);
+    free(v);
+    return b;
+}
+
+// Rows first .. first + count - 1 of streams `from` .. `to` - 1, in one call; outputs stand stream after stream.
+static void at_round(const struct ops *o, const struct op_case *c, const struct buf *cache,
+                     uint32_t from, uint32_t to, uint32_t first, uint32_t count, float *ret) {
+    uint32_t width = c->size[2] * AT_DIM, before = 0;
+    struct run *runs = mem_calloc(c->size[4], sizeof *runs);
+    uint32_t *slot = mem_calloc(2 * c->size[1] * c->size[4], sizeof *slot);
+    uint32_t *pos = slot + c->size[1] * c->size[4], rows = 0, runs_count = 0;
+    float *qg = mem_alloc((uint64_t)c->size[1] * c->size[4] * 2 * width * F32);
+    for (uint32_t s = 0; s < from; s++) before += at_rows(c, s);
+    for (uint32_t s = from, base = before; s < to; base += at_rows(c, s++)) {
+        uint32_t n = at_rows(c, s) - first < count ? at_rows(c, s) - first : count;
+        runs[runs_count++] =
+            (struct run){.slot = s, .row = rows, .pos = at_pos(c, s) + first, .count = n};
+        for (uint32_t i = 0; i < n; i++, rows++) {
+            slot[rows] = s;
+            pos[rows] = at_pos(c, s) + first + i;
+            for (uint32_t d = 0; d < 2 * width; d++)
+                qg[(uint64_t)rows * 2 * width + d] =
+                    2 * fine(27, (uint64_t)(base + first + i) * 2 * width + d);
+        }
+    }
+    struct buf q = buf_of(o, qg, (uint64_t)rows * 2 * width * F32);
+    struct buf out = buf_new(o, (uint64_t)rows * width * F32);
+    struct buf ds = buf_of(o, slot, rows * sizeof *slot), dp = buf_of(o, pos, rows * sizeof *pos);
+    struct buf dr = buf_of(o, runs, runs_count * sizeof *runs);
+    o->attn(o->ctx, &(struct attn_args){.rows = {.count = rows,
+                                                 .runs_count = runs_count,
+                                                 .slot = ds.p,
+                                                 .pos = dp.p,
+                                                 .runs = dr.p},
+                                        .kv = {.k = cache[0].p,
+                                               .v = cache[1].p,
+                                               .table = cache[2].p,
+                                               .pages_per_slot = at_pages(c),
+                                               .heads = c->size[3],
+                                               .dim = AT_DIM,
+                                               .dtype = (enum dtype)c->size[5]},
+                                        .qg = q.p,
+                                        .out = out.p,
+                                        .heads = c->size[2],
+                                        .scale = 0.0625f});
+    get(o, ret + (uint64_t)(before + first) * width, &out, (uint64_t)rows * width);
+    struct buf *all[] = {&q, &out, &ds, &dp, &dr};
+    for (uint32_t i = 0; i < 5; i++) buf_free(o, all[i]);
+    free(runs);
+    free(slot);
+    free(qg);
+}
+
+static void run_attn_at(const struct ops *o, const struct op_case *c, uint32_t schedule,
+                        float *ret) {
+    uint32_t pages = at_pages(c) * c->size[4], *table = mem_alloc(pages * sizeof *table);
+    for (uint32_t i = 0; i < pages; i++) table[i] = i;
+    struct buf cache[3] = {at_cache(o, c, 28), at_cache(o, c, 29),
+                           buf_of(o, table, pages * sizeof *table)};
+    if (schedule == 0) at_round(o, c, cache, 0, c->size[4], 0, c->size[1], ret);
+    for (uint32_t s = 0; schedule && s < c->size[4]; s++) {
+        uint32_t step = schedule == 1 ? at_rows(c, s) : 1;
+        for (uint32_t i = 0; i < at_rows(c, s); i += step)
+            at_round(o, c, cache, s, s + 1, i, step, ret);
+    }
+    for (uint32_t i = 0; i < 3; i++) buf_free(o, &cache[i]);
+    free(table);
+}
+
 static void ref_norm_rotate(double *x, uint32_t dim, uint32_t what, uint32_t pairs, uint64_t row) {
     double f = ref_factor(x, dim, dim, norm_eps);
     for (uint32_t d = 0; d < dim; d++) x[d] *= f * fine(what, d);
@@ -904,6 +1028,248 @@ static void ref_scan(const struct op_case *c, double *ret) {
     free(s);
 }
 
+/* delta_mix (with delta_commit): longest, NK, NV, DK, DV. Where rows are cut, one stream's are recorded and then committed. */
+enum { MIX_M = 60, MIX_Z, MIX_A, MIX_B, MIX_CONV, MIX_NEG_A, MIX_BIAS, MIX_NORM, MIX_RECORDED = 1 };
+
+static float mix_neg_a(uint32_t head) {
+    return -1.0f - fine(MIX_NEG_A, head);
+}
+
+static uint64_t mix_conv_floats(const struct op_case *c) {
+    return (uint64_t)(CONV_TAPS - 1) * scan_width(c);
+}
+
+static uint64_t mix_stride(const struct op_case *c) {
+    return (mix_conv_floats(c) + (uint64_t)c->size[2] * c->size[3] * c->size[4]) * F32;
+}
+
+// What a backend without delta_mix does.
+static void mix_steps(const struct ops *o, const struct delta_mix_args *a, const struct run *runs) {
+    uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
+    o->conv(o->ctx, &(struct conv_args){.rows = a->rows,
+                                        .m = a->m,
+                                        .w = a->conv_w,
+                                        .y = a->qkv,
+                                        .state = a->conv_state,
+                                        .slot_stride = a->slot_stride,
+                                        .channels = width});
+    o->delta_norm(o->ctx, &(struct delta_norm_args){.qkv = a->qkv,
+                                                    .rows = a->rows.count,
+                                                    .channels = width,
+                                                    .key_heads = a->key_heads,
+                                                    .key_dim = a->key_dim,
+                                                    .q_scale = a->q_scale});
+    o->delta_gates(o->ctx, &(struct delta_gates_args){.a = a->a,
+                                                      .b = a->b,
+                                                      .neg_a = a->neg_a,
+                                                      .dt_bias = a->dt_bias,
+                                                      .gates = a->gates,
+                                                      .rows = a->rows.count,
+                                                      .heads = a->value_heads});
+    for (uint32_t i = 0; i < a->rows.runs_count; i++) {
+        uint64_t to = runs[i].record - 1, w = width * F32, g = 2 * a->value_heads * F32;
+        if (!runs[i].record) continue;
+        o->copy(o->ctx, a->rec_m + to * w, a->m + runs[i].row * w, runs[i].count * w);
+        o->copy(o->ctx, a->rec_qkv + to * w, a->qkv + runs[i].row * w, runs[i].count * w);
+        o->copy(o->ctx, a->rec_gates + to * g, a->gates + runs[i].row * g, runs[i].count * g);
+    }
+    o->conv_store(o->ctx, &(struct conv_store_args){.runs = a->rows.runs,
+                                                    .runs_count = a->rows.runs_count,
+                                                    .m = a->m,
+                                                    .state = a->conv_state,
+                                                    .slot_stride = a->slot_stride,
+                                                    .channels = width});
+    o->delta_scan(o->ctx, &(struct delta_scan_args){.runs = a->rows.runs,
+                                                    .runs_count = a->rows.runs_count,
+                                                    .rows = a->rows.count,
+                                                    .qkv = a->qkv,
+                                                    .gates = a->gates,
+                                                    .out = a->o,
+                                                    .state = a->state,
+                                                    .slot_stride = a->slot_stride,
+                                                    .key_heads = a->key_heads,
+                                                    .value_heads = a->value_heads,
+                                                    .key_dim = a->key_dim,
+                                                    .value_dim = a->value_dim});
+    o->gated_norm(o->ctx, &(struct gated_norm_args){.o = a->o,
+                                                    .z = a->z,
+                                                    .w = a->norm_w,
+                                                    .y = a->o,
+                                                    .rows = a->rows.count,
+                                                    .heads = a->value_heads,
+                                                    .dim = a->value_dim,
+                                                    .eps = a->eps});
+}
+
+// A commit of two layers, whose records are the same, and of whose states the second is a copy of the first: so it must be after it.
+static void mix_commit_layers(const struct ops *o, struct delta_commit_args *c, uint32_t slot) {
+    uint64_t bytes = c->conv.slot_stride, layer = SLOTS * bytes;
+    char *first = mem_alloc(bytes), *second = mem_alloc(bytes);
+    devptr at = c->conv.state + slot * bytes;
+    struct err e;
+    c->layers = 2;
+    c->layer_bytes = layer;
+    o->copy(o->ctx, at + layer, at, bytes);
+    o->delta_commit(o->ctx, c);
+    o->read(o->ctx, first, at, bytes);
+    o->read(o->ctx, second, at + layer, bytes);
+    CHECK_OK(o->sync(o->ctx, &e), e);
+    CHECK(!memcmp(first, second, bytes));
+    free(first);
+    free(second);
+}
+
+static void mix_commit(const struct ops *o, const struct delta_mix_args *a, struct run run) {
+    uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
+    run.row = run.record - 1;
+    run.record = 0;
+    struct buf runs = buf_of(o, &run, sizeof run);
+    struct delta_commit_args c = {.scan = {.runs = runs.p,
+                                           .runs_count = 1,
+                                           .rows = run.count,
+                                           .qkv = a->rec_qkv,
+                                           .gates = a->rec_gates,
+                                           .state = a->state,
+                                           .slot_stride = a->slot_stride,
+                                           .key_heads = a->key_heads,
+                                           .value_heads = a->value_heads,
+                                           .key_dim = a->key_dim,
+                                           .value_dim = a->value_dim},
+                                  .conv = {.runs = runs.p,
+                                           .runs_count = 1,
+                                           .m = a->rec_m,
+                                           .state = a->conv_state,
+                                           .slot_stride = a->slot_stride,
+                                           .channels = width}};
+    if (o->delta_commit) {
+        mix_commit_layers(o, &c, run.slot);
+    } else {
+        o->delta_scan(o->ctx, &c.scan);
+        o->conv_store(o->ctx, &c.conv);
+    }
+    buf_free(o, &runs);
+}
+
+static void mix_round(const struct ops *o, const struct op_case *c, const struct feed *f,
+                      const struct table *t, struct buf *state, float *ret) {
+    uint32_t nv = c->size[2], out = nv * c->size[4], width = scan_width(c);
+    struct run runs[SLOTS];
+    float neg_a[64];
+    memcpy(runs, f->runs, sizeof runs);
+    bool whole = f->runs_count == 1 && f->runs[0].count == length_of(c, f->runs[0].slot);
+    for (uint32_t i = 0; i < f->runs_count; i++)
+        if (runs[i].slot == MIX_RECORDED && !whole) runs[i].record = runs[i].row + 1;
+    for (uint32_t i = 0; i < nv; i++) neg_a[i] = mix_neg_a(i);
+    struct buf b[] = {feed_input(o, f, c, MIX_M, width),
+                      feed_input(o, f, c, MIX_Z, out),
+                      feed_input(o, f, c, MIX_A, nv),
+                      feed_input(o, f, c, MIX_B, nv),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * 2 * nv * F32),
+                      buf_new(o, (uint64_t)f->rows * out * F32),
+                      buf_fine(o, MIX_CONV, CONV_TAPS * width),
+                      buf_of(o, neg_a, nv * F32),
+                      buf_fine(o, MIX_BIAS, nv),
+                      buf_fine(o, MIX_NORM, c->size[4]),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * width * F32),
+                      buf_new(o, (uint64_t)f->rows * 2 * nv * F32),
+                      buf_of(o, runs, sizeof runs)};
+    struct delta_mix_args a = {.rows = t->rows,
+                               .m = b[0].p,
+                               .z = b[1].p,
+                               .a = b[2].p,
+                               .b = b[3].p,
+                               .qkv = b[4].p,
+                               .gates = b[5].p,
+                               .o = b[6].p,
+                               .conv_w = b[7].p,
+                               .neg_a = b[8].p,
+                               .dt_bias = b[9].p,
+                               .norm_w = b[10].p,
+                               .rec_m = b[11].p,
+                               .rec_qkv = b[12].p,
+                               .rec_gates = b[13].p,
+                               .conv_state = state->p,
+                               .state = state->p + mix_conv_floats(c) * F32,
+                               .slot_stride = mix_stride(c),
+                               .key_heads = c->size[1],
+                               .value_heads = nv,
+                               .key_dim = c->size[3],
+                               .value_dim = c->size[4],
+                               .q_scale = 0.25f,
+                               .eps = norm_eps};
+    a.rows.runs = b[14].p;
+    if (o->delta_mix)
+        o->delta_mix(o->ctx, &a);
+    else
+        mix_steps(o, &a, runs);
+    for (uint32_t i = 0; i < f->runs_count; i++)
+        if (runs[i].record) mix_commit(o, &a, runs[i]);
+    put_output(o, f, c, &b[6], out, ret);
+    for (uint32_t i = 0; i < sizeof b / sizeof *b; i++) buf_free(o, &b[i]);
+}
+
+static void run_mix(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
+    struct buf state = buf_fine(o, STALE, 2 * SLOTS * mix_stride(c) / F32);
+    run_streams(o, c, schedule, &(struct stream_op){mix_round}, &state, ret);
+    buf_free(o, &state);
+}
+
+// The row's channels, convolved; queries and keys of unit length.
+static void ref_mix_inputs(const struct op_case *c, uint32_t slot, uint32_t t, double *x) {
+    uint32_t nk = c->size[1], dk = c->size[3], width = scan_width(c);
+    for (uint32_t k = 0; k < width; k++) {
+        double sum = 0;
+        for (uint32_t j = 0; j < CONV_TAPS; j++)
+            if (t + j >= CONV_TAPS - 1)
+                sum += (double)fine(MIX_CONV, j * width + k) *
+                       fine(MIX_M,
+                            (uint64_t)(rows_before(c, slot) + t + j + 1 - CONV_TAPS) * width + k);
+        x[k] = ref_silu(sum);
+    }
+    for (uint32_t h = 0; h < 2 * nk; h++) {
+        double f = ref_factor(x + h * dk, dk, 1, 1e-6) * (h < nk ? 0.25 : 1);
+        for (uint32_t d = 0; d < dk; d++) x[h * dk + d] *= f;
+    }
+}
+
+static void ref_mix_head(const struct op_case *c, double *s, const double *x, uint64_t row,
+                         uint32_t head, double *out) {
+    uint32_t nk = c->size[1], nv = c->size[2], dk = c->size[3], dv = c->size[4];
+    const double *q = x + head / (nv / nk) * dk, *k = q + nk * dk, *v = x + 2 * nk * dk + head * dv;
+    double pre = (double)fine(MIX_A, row * nv + head) + fine(MIX_BIAS, head);
+    double decay = exp(mix_neg_a(head) * log1p(exp(pre)));
+    double strength = 1 / (1 + exp(-(double)fine(MIX_B, row * nv + head)));
+    for (uint32_t j = 0; j < dv; j++) {
+        double read = 0;
+        for (uint32_t i = 0; i < dk; i++) read += (s[i * dv + j] *= decay) * k[i];
+        double d = strength * (v[j] - read);
+        out[j] = 0;
+        for (uint32_t i = 0; i < dk; i++) out[j] += (s[i * dv + j] += k[i] * d) * q[i];
+    }
+    double f = ref_factor(out, dv, dv, norm_eps);
+    for (uint32_t j = 0; j < dv; j++)
+        out[j] *= f * fine(MIX_NORM, j) * ref_silu(fine(MIX_Z, (row * nv + head) * dv + j));
+}
+
+static void ref_mix(const struct op_case *c, double *ret) {
+    uint32_t nv = c->size[2], dv = c->size[4], head = c->size[3] * dv;
+    double *s = mem_alloc((size_t)nv * head * sizeof *s);
+    double *x = mem_alloc(scan_width(c) * sizeof *x);
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        memset(s, 0, (size_t)nv * head * sizeof *s);
+        for (uint32_t t = 0; t < length_of(c, slot); t++) {
+            uint64_t row = rows_before(c, slot) + t;
+            ref_mix_inputs(c, slot, t, x);
+            for (uint32_t h = 0; h < nv; h++)
+                ref_mix_head(c, s + h * head, x, row, h, ret + (row * nv + h) * dv);
+        }
+    }
+    free(s);
+    free(x);
+}
+
 /* router: T, E, K, kind of logits. Weights, then experts as parts of E, so that both count in one range. */
 enum { LOGITS_FINE, LOGITS_TIED, LOGITS_EQUAL };
 
@@ -985,7 +1351,9 @@ struct expert_exl3 {
 static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
     uint32_t nth = e * 3 + part;
     if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
-    return (struct expert_exl3){200 + 3 * nth, 2 + nth * 5 % 15, (enum exl3_codebook)(nth % 3)};
+    // Fifteen experts have every width in every codebook.
+    uint32_t width = c->size[3] < 15 ? nth * 5 : nth * 7 + e;
+    return (struct expert_exl3){200 + 3 * nth, 2 + width % 15, (enum exl3_codebook)(nth % 3)};
 }
 
 // Trellis, factors of the inputs, factors of the outputs, one behind the other.
@@ -1265,10 +1633,21 @@ static void run_draw(const struct ops *o, const struct op_case *c, uint32_t sche
     { "gated_norm", {t, nv, dv}, 1e-6, (t) * (nv) * (dv), run_gated_norm, ref_gated_norm, 0 }
 #define ATTN(n, h, kv, dim, p, ty, tol)                                                            \
     { "attn", {n, h, kv, dim, p, ty}, tol, STREAM_ROWS(n) * (h) * (dim), run_attn, ref_attn, 0 }
+// Rows of n: those of stream 0, then of stream 1, ..
+#define AT_ROWS(n, streams)                                                                        \
+    ((n) + ((streams) > 1 ? ((n) + 1) / 2 : 0) + ((streams) > 2 ? ((n) + 2) / 3 : 0) +             \
+     ((streams) > 3 ? ((n) + 3) / 4 : 0))
+#define ATTN_AT(pos, n, h, kv, streams, ty)                                                        \
+    {                                                                                              \
+        "attn", {pos, n, h, kv, streams, ty}, 0, AT_ROWS(n, streams) * (h)*AT_DIM, run_attn_at,    \
+            NULL, 0                                                                                \
+    }
 #define CONV(n, c)                                                                                 \
     { "conv", {n, c}, 1e-6, STREAM_ROWS(n) * (c), run_conv, ref_conv, 0 }
 #define SCAN(n, nk, nv, dk, dv)                                                                    \
     { "delta_scan", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_scan, ref_scan, 0 }
+#define MIX(n, nk, nv, dk, dv)                                                                     \
+    { "delta_mix", {n, nk, nv, dk, dv}, 5e-6, STREAM_ROWS(n) * (nv) * (dv), run_mix, ref_mix, 0 }
 
 #define ROUTER(t, e, k, kind)                                                                      \
     { "router", {t, e, k, kind}, 1e-6, 2 * (t) * (k), run_router, ref_router, 0 }
@@ -1339,6 +1718,9 @@ const struct op_case op_cases[] = {
     SCAN(20, 1, 3, 7, 16),
     SCAN(40, 2, 4, 32, 48),
     SCAN(60, 2, 4, 128, 128),
+    MIX(1, 1, 1, 16, 16),
+    MIX(30, 2, 4, 32, 48),
+    MIX(20, 1, 3, 128, 128),
     ROUTER(1, 1, 1, LOGITS_FINE),
     ROUTER(3, 5, 5, LOGITS_FINE),
     ROUTER(20, 17, 3, LOGITS_TIED),
@@ -1370,17 +1752,52 @@ const uint32_t op_cases_count = sizeof op_cases / sizeof *op_cases;
     X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(8, __VA_ARGS__),                    \
         X(16, __VA_ARGS__), X(17, __VA_ARGS__), X(64, __VA_ARGS__), X(128, __VA_ARGS__),           \
         X(256, __VA_ARGS__)
+#define EACH_INT(X, ...)                                                                           \
+    X(1, __VA_ARGS__), X(2, __VA_ARGS__), X(3, __VA_ARGS__), X(4, __VA_ARGS__), X(5, __VA_ARGS__), \
+        X(8, __VA_ARGS__), X(9, __VA_ARGS__), X(16, __VA_ARGS__)
+#define EACH_MANY(X, ...)                                                                          \
+    X(31, __VA_ARGS__), X(33, __VA_ARGS__), X(65, __VA_ARGS__), X(127, __VA_ARGS__),               \
+        X(129, __VA_ARGS__), X(257, __VA_ARGS__), X(300, __VA_ARGS__)
 #define EACH_CODEBOOK(half_bits)                                                                   \
     EXL3(3, 256, 128, half_bits, EXL3_3INST, 0), EXL3(9, 128, 256, half_bits, EXL3_MCG, 1),        \
-        EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0)
+        EXL3(2, 256, 128, half_bits, EXL3_MUL1, 0), EXL3(6, 1152, 256, half_bits, EXL3_MUL1, 1)
 
 const struct op_case op_cases_rows[] = {
     EACH_ROWS(LINEAR, 1056, 200, 40, DTYPE_BF16),
     EACH_ROWS(LINEAR, 4128, 48, 0, DTYPE_BF16),
     EACH_ROWS(LINEAR, 515, 70, 33, DTYPE_F16),
     EACH_ROWS(LINEAR, 200, 50, 3, DTYPE_F32),
+    EACH_ROWS(LINEAR, 2056, 300, 48, DTYPE_BF16),
+    LINEAR(1, 5120, 2600, 48, DTYPE_BF16), // several tiles of outputs for the same warps
+    LINEAR(6, 1032, 4400, 96, DTYPE_F16),
+    LINEAR(4, 17408, 48, 7, DTYPE_BF16),
+    LINEAR(5, 17408, 48, 7, DTYPE_BF16), // too long to keep in shared memory
+    LINEAR(9, 4104, 33, 9, DTYPE_BF16),
+    LINEAR(32, 5120, 48, 48, DTYPE_BF16),
+    LINEAR(33, 600, 700, 20, DTYPE_F16),
+    LINEAR(65, 1100, 150, 9, DTYPE_BF16),
+    LINEAR(129, 4100, 130, 5, DTYPE_F16),
     EACH_ROWS(EXL3, 1152, 256, 7, EXL3_MUL1, 1),
     EACH_ROWS(EXL3, 4224, 128, 6, EXL3_MCG, 0),
+    EXL3(1, 5120, 256, 8, EXL3_MCG, 0),
+    EXL3(8, 4096, 256, 8, EXL3_3INST, 1),
+    EXL3(9, 4224, 128, 8, EXL3_MCG, 0),
+    EXL3(32, 2176, 128, 12, EXL3_3INST, 0),
+    EXL3(33, 1024, 384, 8, EXL3_MCG, 1),
+    EXL3(65, 2048, 128, 6, EXL3_3INST, 0),
+    EXL3(5, 384, 5120, 8, EXL3_MCG, 1),
+    EXL3(11, 128, 16384, 6, EXL3_MCG, 0),      // outputs for many blocks
+    EXL3(3, 1024, 128 * 620, 12, EXL3_MCG, 0), // and for chains of all segments
+    EACH_INT(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
+    EACH_INT(EXL3, 5120, 256, 7, EXL3_MUL1, EXL3_CHANNEL),
+    EACH_INT(EXL3, 384, 896, 12, EXL3_MUL1, EXL3_OTHER | EXL3_ROW),
+    EACH_INT(EXL3, 640, 1664, 5, EXL3_MUL1, 0),
+    EXL3(3, 17408, 128, 8, EXL3_MUL1, 0),
+    EACH_MANY(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
+    EACH_MANY(EXL3, 640, 384, 7, EXL3_MUL1, EXL3_CHANNEL),
+    EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),
+    EXL3(130, 5120, 128, 6, EXL3_MUL1, EXL3_CHANNEL),
+    EXL3(700, 1024, 640, 10, EXL3_MUL1, EXL3_BIAS),
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
@@ -1408,13 +1825,45 @@ const struct op_case op_cases_rows[] = {
     EACH_ROWS(ATTN, 9, 1, 64, 8, DTYPE_E4M3, 2e-2),
     EACH_ROWS(ATTN, 4, 2, 128, 16, DTYPE_F32, 2e-2),
     ATTN(700, 2, 2, 32, 4, DTYPE_BF16, 2e-2),
+    ATTN(200, 3, 1, 256, 32, DTYPE_E4M3, 2e-2),
+    ATTN(130, 8, 1, 256, 32, DTYPE_BF16, 2e-2),
+    ATTN(130, 2, 2, 256, 32, DTYPE_E4M3, 2e-2),
+    ATTN(80, 6, 2, 128, 16, DTYPE_BF16, 2e-2),
+    ATTN(80, 6, 2, 128, 16, DTYPE_E4M3, 2e-2),
+    ATTN_AT(0, 1, 6, 1, 1, DTYPE_BF16), // positions at the borders of tiles, chunks and groups
+    ATTN_AT(63, 2, 6, 1, 2, DTYPE_BF16),
+    ATTN_AT(255, 2, 6, 1, 1, DTYPE_E4M3),
+    ATTN_AT(1000, 1, 6, 2, 3, DTYPE_BF16),
+    ATTN_AT(2047, 8, 6, 1, 2, DTYPE_BF16),
+    ATTN_AT(2300, 16, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(2559, 17, 3, 1, 1, DTYPE_BF16),
+    ATTN_AT(1023, 65, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(500, 64, 6, 1, 3, DTYPE_E4M3),
+    ATTN_AT(100, 200, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(8190, 4, 6, 1, 1, DTYPE_BF16),
+    ATTN_AT(9000, 1, 6, 1, 4, DTYPE_E4M3),
+    ATTN_AT(8185, 17, 2, 1, 2, DTYPE_BF16),
+    ATTN_AT(8800, 3, 8, 1, 1, DTYPE_E4M3),
+    ATTN_AT(17000, 1, 1, 1, 4, DTYPE_BF16),
+    ATTN_AT(300, 9, 264, 264, 1, DTYPE_BF16), // so many that no context is cut
     EACH_ROWS(CONV, 1030),
     EACH_ROWS(SCAN, 2, 6, 128, 128),
     SCAN(65, 1, 2, 256, 32),
+    SCAN(7, 1, 1, 100, 80), // rows and columns of no round count
+    SCAN(300, 1, 3, 128, 48),
+    EACH_ROWS(MIX, 2, 6, 128, 128),
+    MIX(7, 16, 48, 128, 128),
+    MIX(300, 1, 2, 128, 128),
+    MIX(33, 1, 2, 256, 128),
     EACH_ROWS(ROUTER, 256, 8, LOGITS_FINE),
     EACH_ROWS(EXPERTS, 272, 136, 12, 4, DTYPE_BF16),
     EACH_ROWS(EXPERTS, 1040, 72, 5, 2, TYPES_MIXED),
     EACH_ROWS(EXPERTS, 1152, 128, 3, 2, TYPES_EXL3),
+    EXPERTS(8, 256, 128, 15, 8, TYPES_EXL3),
+    EXPERTS(17, 128, 256, 15, 8, TYPES_EXL3),
+    EXPERTS(2, 2304, 1024, 4, 3, TYPES_EXL3), // segments that end within a rotation
+    EXPERTS(3, 2048, 512, 7, 4, DTYPE_BF16),
+    EXPERTS(4, 4104, 520, 5, 2, DTYPE_F16),
     EACH_ROWS(EXPERT_SUM, 2048),
     EACH_ROWS(DRAW, 5000, DRAW_SPREAD),
     DRAW(12, 248320, DRAW_SPREAD),

@@ -18,6 +18,15 @@ struct op_case {
     double half_tolerance; // where linear layers round their inputs to 16 bits (CUDA); 0: tolerance
 };
 
+// Of the cases of EXL3, in size[5].
+enum {
+    EXL3_BIAS = 1,
+    EXL3_OTHER = 2,   // the second part's codebook is 3INST
+    EXL3_CHANNEL = 4, // an input a thousand times the others
+    EXL3_ROW =
+        8, // of every four rows the second is zero, the third has a NaN, the fourth an infinity
+};
+
 extern const struct op_case op_cases[];
 extern const uint32_t op_cases_count;
 // More, where kernels of a GPU change their shape: too slow for the CPU and its references.

@@ -33,6 +33,10 @@ static uint32_t check_launch(const struct launch *l, const struct cuda_arch *arc
     if (on->shared_bytes + l->shared_bytes > arch->shared_max || on->shared_bytes > PORTABLE_SHARED)
         test_fail(__FILE__, __LINE__, "%s: '%s' on sm_%u: %u + %u bytes shared of %u", op,
                   l->kernel, arch->sm, on->shared_bytes, l->shared_bytes, arch->shared_max);
+    if (l->early && arch->sm >= 90 && !on->waits)
+        test_fail(__FILE__, __LINE__,
+                  "%s: '%s' on sm_%u: early, and never waits for the launch before", op, l->kernel,
+                  arch->sm);
     return 1;
 }
 

@@ -1,10 +1,12 @@
 /* The real engine over the mock driver: what it asks of a device while it starts and while it runs, and that whatever call
  * fails, nothing is left behind. */
 #include "common/err.h"
+#include "kernels/cuda/fatbin.h"
 #include "kernels/ops.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/mock_engine.h"
 #include "tests/lib/test.h"
+#include "worker/engine/engine_impl.h"
 
 #include <string.h>
 
@@ -70,6 +72,166 @@ TEST(after_the_start_nothing_is_allocated_or_cleared_and_all_goes_to_one_stream)
         CHECK_STR(now.wrong, "");
         CHECK_EQ_U64(now.device_bytes + now.pinned_bytes + now.handles, 0);
     }
+}
+
+// Launches of one round in which `streams` streams decode, as a hash; with its graph or without.
+static uint64_t round_of(struct engine *eng, uint32_t streams, bool graphs,
+                         uint64_t *ret_launches) {
+    static uint32_t ids[4];
+    struct engine_round round;
+    struct err e = {0};
+    uint64_t handles[4];
+    const struct ops *ops = eng->graphs.ops;
+    for (uint32_t i = 0; i < streams; i++) {
+        struct engine_request r = drive_request(ids, 3, i, engine_info(eng)->vocab_size, 40);
+        r.ignore_eos = true;
+        CHECK_OK(engine_submit(eng, &r, &handles[i], &e), e);
+    }
+    for (int i = 0; i < 3; i++) CHECK_OK(engine_step(eng, &round, &e), e);
+    eng->graphs.ops = graphs ? ops : NULL;
+    cuda_mock_forget();
+    struct cuda_mock_counts before = cuda_mock_counts(), after;
+    CHECK_OK(engine_step(eng, &round, &e), e);
+    after = cuda_mock_counts();
+    eng->graphs.ops = ops;
+    CHECK_EQ(round.rows, streams);
+    CHECK_EQ_U64(after.graph_launches - before.graph_launches, graphs ? 1 : 0);
+    CHECK_EQ_U64(after.syncs - before.syncs, 1); // the device is waited for once a round
+    for (uint32_t i = 0; i < streams; i++) engine_cancel(eng, handles[i]);
+    *ret_launches = after.launches - before.launches;
+    return after.launched;
+}
+
+TEST(a_graph_makes_the_launches_that_a_round_without_it_makes) {
+    for (int i = 0; i < MODELS; i++) {
+        struct engine_config c = mock_engine(&card, models[i]);
+        struct engine *eng = drive_open(&c);
+        CHECK_EQ(engine_info(eng)->graphs, 4);
+        for (uint32_t n = 1; n <= 4; n++) {
+            uint64_t one, other;
+            CHECK_EQ_U64(round_of(eng, n, true, &one), round_of(eng, n, false, &other));
+            CHECK_EQ_U64(one, other);
+            CHECK(one > 10);
+        }
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        engine_free(eng);
+    }
+}
+
+// They must not take memory that the rest was promised: they are there before the card is asked what is left.
+TEST(graphs_take_their_memory_before_the_card_is_asked_what_is_left) {
+    enum { GRAPH = 5 << 20, GRAPHS = 4 };
+    uint64_t blocks[2];
+    for (int off = 0; off < 2; off++) {
+        struct engine_config c = mock_engine(
+            &(struct cuda_mock_config){.memory_bytes = 48 << 20, .graph_bytes = GRAPH}, "");
+        c.graphs_off = off;
+        c.context_max = 0; // as long as the card's memory allows
+        struct engine *eng = drive_open(&c);
+        struct cuda_mock_counts now = cuda_mock_counts();
+        CHECK_EQ_U64(now.graphs, off ? 0 : GRAPHS);
+        CHECK_EQ_U64(engine_info(eng)->graphs_bytes, off ? 0 : GRAPH * GRAPHS);
+        blocks[off] = engine_info(eng)->kv_blocks_total;
+        run_all(eng);
+        CHECK_EQ_U64(cuda_mock_counts().device_bytes, now.device_bytes);
+        CHECK_EQ_U64(cuda_mock_counts().graphs, now.graphs);
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        engine_free(eng);
+        CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
+    }
+    CHECK(blocks[0] < blocks[1]);
+    test_note("%llu blocks beside graphs, %llu without", (unsigned long long)blocks[0],
+              (unsigned long long)blocks[1]);
+}
+
+static int profile_all(struct engine *eng, struct engine_profile *p, struct err *e) {
+    double speed = 0;
+    int st = engine_copy_speed(eng, &speed, e);
+    if (!st) st = engine_profile(eng, &(struct engine_shape){8, 4, 100}, p, e);
+    return st;
+}
+
+TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
+    static struct engine_profile p = {.apart = true};
+    struct engine_config c = mock_engine(&card, models[2]);
+    struct engine *eng = drive_open(&c);
+    struct cuda_mock_counts before = cuda_mock_counts();
+    struct err e = {0};
+    CHECK_OK(profile_all(eng, &p, &e), e);
+    uint64_t layers = engine_info(eng)->layers, norms = 0, experts = 0, linears = 0;
+    for (uint32_t i = 0; i < p.count; i++) {
+        if (!strcmp(p.ops[i].name, "rmsnorm")) norms = p.ops[i].calls;
+        if (!strcmp(p.ops[i].name, "experts")) experts = p.ops[i].calls;
+        if (!strncmp(p.ops[i].name, "linear ", 7)) linears += p.ops[i].bytes != 0;
+        CHECK(p.ops[i].ms >= p.ops[i].calls);
+    }
+    CHECK_EQ_U64(norms, 2 * layers + 1);
+    CHECK_EQ_U64(experts, layers);
+    CHECK(linears > 3);
+    struct cuda_mock_counts after = cuda_mock_counts();
+    CHECK_STR(after.wrong, "");
+    CHECK_EQ_U64(after.device_bytes, before.device_bytes);
+    CHECK_EQ_U64(after.handles, before.handles);
+    run_all(eng);
+    engine_free(eng);
+    for (uint64_t n = 1; n < 12000; n += 397) { // and whatever fails leaves nothing
+        c = mock_engine(&(struct cuda_mock_config){.fail_call = before.calls + n}, models[2]);
+        eng = drive_open(&c);
+        int st = profile_all(eng, &p, &e);
+        CHECK(st || cuda_mock_counts().calls < before.calls + n);
+        engine_free(eng);
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
+    }
+}
+
+// A launch that overlaps the one before reads what that has not written yet, unless its kernel waits. Code that the driver makes of
+// the PTX does not, and older chips cannot.
+TEST(launches_overlap_where_their_kernels_were_compiled_to_wait_and_nowhere_else) {
+    const struct cuda_kernel *k = cuda_kernel_find("copy");
+    const struct cuda_kernel_arch *on = k ? cuda_kernel_on(k, 90) : NULL;
+    static const struct cuda_mock_config cards[] = {
+        {.arch = {90, 227 << 10, 132}},
+        {.arch = {90, 227 << 10, 132}, .from_ptx = true},
+        {.arch = {80, 163 << 10, 108}},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct engine_config c = mock_engine(&cards[i], "");
+        struct engine *eng = drive_open(&c);
+        run_all(eng);
+        CHECK_EQ(cuda_mock_counts().early_launches > 0, i == 0 && on && on->waits);
+        CHECK_STR(cuda_mock_counts().wrong, "");
+        engine_free(eng);
+    }
+}
+
+// The checkpoint's own head and copies: their tables, candidates and hidden rows go the same ways as the rounds'.
+TEST(drafters_allocate_nothing_in_a_round_and_leave_nothing) {
+    struct engine_config c = mock_engine(&card, "--mtp");
+    c.drafter = "auto";
+    struct engine *eng = drive_open(&c);
+    const struct engine_info *info = engine_info(eng);
+    CHECK_STR(info->drafter, "mtp");
+    CHECK_EQ(info->graphs,
+             info->streams_max + info->draft_rows - 1); // windows of two rows and more
+    struct cuda_mock_counts at = cuda_mock_counts();
+    static uint32_t ids[40];
+    for (uint32_t k = 0; k < 3; k++) {
+        struct engine_request r = drive_request(ids, 40, k, info->vocab_size, 60);
+        struct reply reply;
+        r.draft = true;
+        r.logits_hash = k == 1;
+        drive_alone(eng, &r, &reply);
+        CHECK(reply.ended);
+        if (k != 1) CHECK(reply.drafted[ENGINE_DRAFT_MTP] + reply.drafted[ENGINE_DRAFT_COPY] > 0);
+    }
+    struct cuda_mock_counts now = cuda_mock_counts();
+    CHECK_STR(now.wrong, "");
+    CHECK_EQ_U64(now.allocs, at.allocs);
+    CHECK_EQ_U64(now.graphs, at.graphs);
+    CHECK(now.graph_launches > at.graph_launches);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
 }
 
 static struct ops_work (*need)(void *ctx);

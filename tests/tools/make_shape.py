@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""make_shape: a checkpoint with the sizes of a published model and random weights, EXL3 (mul1) with a bf16 embedding.
+"""make_shape: a checkpoint with the sizes of a published model and random weights, EXL3 with a bf16 embedding.
 
-    make_shape.py OUT [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [size flags of make_tiny.py]
+    make_shape.py OUT [--codebook mul1] [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [size flags of make_tiny.py]
 
 The sizes default to the 27B's. Weights are one random block again and again, written as fast as the disk takes them; factors keep each
 output's size, so that activations stay in range. --sparse: the big tensors are holes, for plans. --text-from: tokeniser and
@@ -63,12 +63,14 @@ class Writer:
             f.truncate(8 + len(text) + self.at)
 
 
-def linear(w, key, rows, cols, bits):
+def linear(w, key, rows, cols, bits, codebook):
     rng = np.random.default_rng(len(w.parts))
     w.add(key + ".trellis", "I16", (cols // 16, rows // 16, int(16 * bits)))
     sign = lambda n: np.where(rng.integers(0, 2, n) == 1, 1.0, -1.0)  # noqa: E731
     w.add(key + ".suh", "F16", (cols,), sign(cols).astype(np.float16))
-    w.add(key + ".svh", "F16", (rows,), (sign(rows) / exl3.SIGMA["mul1"] / np.sqrt(cols)).astype(np.float16))
+    w.add(key + ".svh", "F16", (rows,), (sign(rows) / exl3.SIGMA[codebook] / np.sqrt(cols)).astype(np.float16))
+    if codebook in exl3.MARKERS:
+        w.add(key + "." + codebook, "I32", (), np.array(exl3.MARKERS[codebook], np.uint32).view(np.int32))
 
 
 def plain(w, name, shape, scale, centre=0.0):
@@ -76,20 +78,20 @@ def plain(w, name, shape, scale, centre=0.0):
     w.add(name, "BF16", shape, bf16(centre + scale * rng.standard_normal(shape)))
 
 
-def layer(w, a, i, p, bits):
+def layer(w, a, i, p, bits, codebook):
     d, value, conv = a.hidden, a.nv * a.dv, 2 * a.nk * a.dk + a.nv * a.dv
     for norm in ("input_layernorm", "post_attention_layernorm"):
         plain(w, f"{p}.{norm}.weight", (d,), 0.1)
     if i % 4 == 3:
         p2, q, kv = p + ".self_attn.", a.heads * a.head_dim, a.kv_heads * a.head_dim
         for name, rows, cols in (("q", 2 * q, d), ("k", kv, d), ("v", kv, d), ("o", d, q)):
-            linear(w, f"{p2}{name}_proj", rows, cols, bits)
+            linear(w, f"{p2}{name}_proj", rows, cols, bits, codebook)
         plain(w, p2 + "q_norm.weight", (a.head_dim,), 0.1)
         plain(w, p2 + "k_norm.weight", (a.head_dim,), 0.1)
     else:
         p2 = p + ".linear_attn."
         for name, rows, cols in (("in_proj_qkv", conv, d), ("in_proj_z", value, d), ("out_proj", d, value)):
-            linear(w, p2 + name, rows, cols, bits)
+            linear(w, p2 + name, rows, cols, bits, codebook)
         for name in ("in_proj_b", "in_proj_a"):
             plain(w, f"{p2}{name}.weight", (a.nv, d), d ** -0.5)
         plain(w, p2 + "conv1d.weight", (conv, 1, 4), 0.5)
@@ -97,12 +99,13 @@ def layer(w, a, i, p, bits):
         plain(w, p2 + "dt_bias", (a.nv,), 0.5, -1.0)
         plain(w, p2 + "norm.weight", (a.dv,), 0.1, 1.0)
     for name, rows, cols in (("gate", a.intermediate, d), ("up", a.intermediate, d), ("down", d, a.intermediate)):
-        linear(w, f"{p}.mlp.{name}_proj", rows, cols, bits)
+        linear(w, f"{p}.mlp.{name}_proj", rows, cols, bits, codebook)
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("out")
+    p.add_argument("--codebook", choices=exl3.CODEBOOKS, default="mul1")
     p.add_argument("--bits", type=float, default=4)
     p.add_argument("--head-bits", type=float, default=6)
     p.add_argument("--sparse", action="store_true")
@@ -120,9 +123,9 @@ def main():
     w = Writer()
     w.add("model.embed_tokens.weight", "BF16", (a.vocab, a.hidden))
     for i in range(a.layers):
-        layer(w, a, i, f"model.layers.{i}", o.bits)
+        layer(w, a, i, f"model.layers.{i}", o.bits, o.codebook)
     plain(w, "model.norm.weight", (a.hidden,), 0.1)
-    linear(w, "lm_head", a.vocab, a.hidden, o.head_bits)
+    linear(w, "lm_head", a.vocab, a.hidden, o.head_bits, o.codebook)
     w.header["__metadata__"]["quant"] = "exl3"
     os.makedirs(o.out, exist_ok=True)
     with open(os.path.join(o.out, "config.json"), "w", encoding="utf-8") as f:

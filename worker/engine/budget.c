@@ -20,7 +20,8 @@ enum {
     STREAMS_DEFAULT = 16,
     CHUNK_GPU = 256, // a launch costs as much for one row
     ROUND_ROWS_GPU = 512,
-    HEAD_ROWS_MAX = 32,
+    HEAD_ROWS = 32,     // at once
+    HEAD_ROWS_GPU = 64, // as many streams as have graphs (graphs.h)
     CONTEXT_UNASKED =
         8192, // what must fit with the embedding on the card when no context was asked for
 };
@@ -73,7 +74,7 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
     uint32_t windows = streams * m->window_rows;
     m->lim.rows_max =
         max_u32(max_u32(b->round_rows_max, max_u32(streams, windows) + 1), ENGINE_WINDOW_ROWS_MAX);
-    m->lim.head_rows_max = min_u32(m->lim.rows_max, HEAD_ROWS_MAX);
+    m->lim.head_rows_max = min_u32(m->lim.rows_max, own_memory(m) ? HEAD_ROWS_GPU : HEAD_ROWS);
     m->lim.record_rows_max = max_u32(ENGINE_WINDOW_ROWS_MAX, windows);
     r->rows_max = m->lim.rows_max;
     r->picks_max = m->lim.rows_max;
@@ -233,17 +234,32 @@ static uint64_t room_of(const struct model *m, const struct engine_config *c, ui
     return left / m->ops->alloc_step * m->ops->alloc_step;
 }
 
+static int begin(struct budget *b, struct model *m, const struct engine_config *config,
+                 struct err *e) {
+    uint32_t chunk = own_memory(m) ? CHUNK_GPU : CHUNK_DEFAULT;
+    uint32_t rows = own_memory(m) ? ROUND_ROWS_GPU : ROUND_ROWS_DEFAULT;
+    *b = (struct budget){.chunk_tokens = config->chunk_tokens ? config->chunk_tokens : chunk};
+    b->round_rows_max =
+        config->round_rows_max ? config->round_rows_max : max_u32(rows, b->chunk_tokens);
+    int st = check_config(config, m->cfg->max_position, e);
+    return st ? st : kv_dtype(&m->lim.kv_dtype, m, config->kv, e);
+}
+
+int budget_lay_out(struct model *m, struct round *r, const struct engine_config *config,
+                   struct err *e) {
+    struct budget b;
+    int st = begin(&b, m, config, e);
+    if (st) return st;
+    uint32_t context = config->context_max ? config->context_max : m->cfg->max_position;
+    set_limits(&b, m, r, config->streams_max ? config->streams_max : STREAMS_DEFAULT, context, 1);
+    carved(m, r);
+    return ST_OK;
+}
+
 int budget_make(struct budget *ret, struct model *m, struct round *r,
                 const struct engine_config *config, uint64_t less, struct err *e) {
-    struct budget b = {.chunk_tokens = config->chunk_tokens ? config->chunk_tokens
-                                       : own_memory(m)      ? CHUNK_GPU
-                                                            : CHUNK_DEFAULT};
-    b.round_rows_max =
-        config->round_rows_max
-            ? config->round_rows_max
-            : max_u32(own_memory(m) ? ROUND_ROWS_GPU : ROUND_ROWS_DEFAULT, b.chunk_tokens);
-    int st = check_config(config, m->cfg->max_position, e);
-    if (!st) st = kv_dtype(&m->lim.kv_dtype, m, config->kv, e);
+    struct budget b;
+    int st = begin(&b, m, config, e);
     if (st) return st;
     measure(&b, m, r, 1, KV_PAGE_TOKENS, 1); // for the weights' bytes
     b.room = room_of(m, config, less);

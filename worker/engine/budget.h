@@ -17,6 +17,10 @@ struct budget {
     uint64_t room, need; // of the device: what may be used; what one stream of the context asks for
 };
 
+// Lays m out at addresses of no memory, for as many streams as there may be, one page of keys, and the context asked for or the
+// checkpoint's: what the launches of its rounds follow from. ST_INVAL names a setting.
+int budget_lay_out(struct model *m, struct round *r, const struct engine_config *config,
+                   struct err *e);
 // Checks the settings, fills *ret and m->lim and sizes the round. less: bytes to leave of what the device says is free,
 // because it would not give as much. ST_INVAL names a setting; ST_NOMEM says what was needed, what is left, and the
 // largest context that would fit.

@@ -25,13 +25,21 @@ static uint64_t quantise_from(const struct dflash *d) {
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,
                 struct err *e) {
     bool own = d->cfg.spans_count && (lim->spans_yield || !lim->spans_count);
-    const struct engine_range *spans = own ? d->cfg.spans : lim->spans;
-    uint32_t count = own ? d->cfg.spans_count : lim->spans_count;
+    struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
+    if (own)
+        given = (struct draft_head_spans){"draft_vocab_spans of the drafter's config.json",
+                                          d->cfg.spans, d->cfg.spans_count};
     d->m = m;
     d->lim = lim;
     dflash_weights_init(&d->w, &d->cfg, m->ops, quantise_from(d));
     d->context = (struct dflash_context){.cfg = &d->cfg, .m = m};
-    return draft_head_init(&d->head, m, spans, count, d->cfg.top, e);
+    return draft_head_init(&d->head, m, given, d->cfg.top, e);
+}
+
+uint64_t dflash_tables_bytes(const struct dflash *d) {
+    uint64_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS);
+    uint64_t row = 3 * sizeof(uint32_t) + max_u32(sizeof(struct draft_block), sizeof(struct run));
+    return rows * row + DFLASH_TABLES * TABLE_ALIGN;
 }
 
 // Blocks and context rows are never projected at once, so they share what both need.
@@ -39,11 +47,7 @@ static void carve_scratch(struct dflash *d, struct carve *c) {
     const struct dflash_config *cfg = &d->cfg;
     uint64_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS), dim = cfg->hidden;
     uint64_t kv = (uint64_t)cfg->kv_heads * cfg->head_dim, q = (uint64_t)cfg->heads * cfg->head_dim;
-    d->ids = carve_take(c, rows * sizeof(uint32_t));
-    d->pos = carve_take(c, rows * sizeof(uint32_t));
-    d->picks = carve_take(c, rows * sizeof(uint32_t));
-    d->blocks = carve_take(c, rows * sizeof(struct draft_block));
-    d->runs = carve_take(c, DFLASH_ABSORB_ROWS * sizeof(struct run));
+    d->tables = carve_take(c, dflash_tables_bytes(d));
     d->angles = carve_take(c, rows * cfg->head_dim * F32);
     d->k = carve_take(c, rows * kv * F32);
     d->v = carve_take(c, rows * kv * F32);
@@ -124,6 +128,7 @@ static int load(void *self, struct err *e) {
                                    .blocks = mem_calloc(rows, sizeof *d->rows.blocks),
                                    .asks = mem_calloc(rows, sizeof(struct draft_ask *)),
                                    .runs = mem_calloc(rows, sizeof *d->rows.runs)};
+    d->packed = mem_calloc(dflash_tables_bytes(d), 1);
     d->top_ids = mem_calloc((size_t)picked * d->head.top, sizeof *d->top_ids);
     d->top_values = mem_calloc((size_t)picked * d->head.top, sizeof *d->top_values);
     d->host_g = mem_calloc((size_t)picked * d->cfg.rank + 1, sizeof *d->host_g);
@@ -229,6 +234,7 @@ static void close_self(void *self) {
     free(d->rows.blocks);
     free(d->rows.asks);
     free(d->rows.runs);
+    free(d->packed);
     free(d->top_ids);
     free(d->top_values);
     free(d->host_g);

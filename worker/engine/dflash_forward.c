@@ -67,10 +67,25 @@ static void rotate(struct dflash *d, devptr x, devptr scale, uint32_t heads) {
                                                         .eps = (float)d->cfg.rms_norm_eps});
 }
 
-static void write_positions(struct dflash *d) {
+// Context rows have runs, blocks have ids.
+static void write_tables(struct dflash *d) {
+    struct dflash_rows *r = &d->rows;
+    const struct table t[] = {
+        {r->pos, r->count * sizeof *r->pos, &d->pos},
+        {r->picks, r->picks_count * sizeof *r->picks, &d->picks},
+        {r->runs, r->runs_count * sizeof *r->runs, &d->runs},
+        {r->blocks, r->blocks_count * sizeof *r->blocks, &d->blocks},
+        {r->ids, (r->blocks_count ? r->count : 0) * sizeof *r->ids, &d->ids},
+    };
+    uint32_t n = sizeof t / sizeof *t;
+    if (d->packed)
+        tables_write(t, n, d->tables, d->packed, d->m->ops);
+    else // nothing is loaded yet: what it needs is measured
+        tables_place(t, n, d->tables);
+}
+
+static void angles(struct dflash *d) {
     const struct ops *o = d->m->ops;
-    o->write(o->ctx, d->pos, d->rows.pos, d->rows.count * sizeof *d->rows.pos);
-    o->write(o->ctx, d->picks, d->rows.picks, d->rows.picks_count * sizeof *d->rows.picks);
     o->rope(o->ctx, &(struct rope_args){.pos = d->pos,
                                         .freq = d->w.rope_freq,
                                         .angles = d->angles,
@@ -92,8 +107,8 @@ static void keep(struct dflash *d, uint32_t layer) {
 void dflash_project_context(struct dflash *d) {
     const struct ops *o = d->m->ops;
     uint32_t rows = d->rows.count;
-    write_positions(d);
-    o->write(o->ctx, d->runs, d->rows.runs, d->rows.runs_count * sizeof *d->rows.runs);
+    write_tables(d);
+    angles(d);
     uint64_t table = (uint64_t)d->m->lim.rows_max * d->cfg.hidden * sizeof(float);
     o->draft_gather(o->ctx, &(struct draft_gather_args){.tables = d->m->tap_rows,
                                                         .stride = table,
@@ -187,7 +202,6 @@ static void mlp(struct dflash *d, uint32_t i) {
 
 static void embed(struct dflash *d) {
     const struct ops *o = d->m->ops;
-    o->write(o->ctx, d->ids, d->rows.ids, d->rows.count * sizeof *d->rows.ids);
     o->embed(o->ctx, &(struct embed_args){
                          .table = d->m->w.embed, .ids = d->ids, .rows = d->rows.count, .x = d->x});
     if (d->cfg.embedding_scale != 1)
@@ -198,9 +212,8 @@ static void embed(struct dflash *d) {
 }
 
 void dflash_forward(struct dflash *d) {
-    const struct ops *o = d->m->ops;
-    write_positions(d);
-    o->write(o->ctx, d->blocks, d->rows.blocks, d->rows.blocks_count * sizeof *d->rows.blocks);
+    write_tables(d);
+    angles(d);
     embed(d);
     for (uint32_t i = 0; i < d->cfg.layers; i++) {
         mixer(d, i);
@@ -217,9 +230,12 @@ void dflash_candidates(struct dflash *d) {
     for (uint32_t first = 0, n; first < all; first += n) {
         n = min_u32(all - first, d->head.rows_max);
         draft_head_run(&d->head, d->hidden + (uint64_t)first * d->cfg.hidden * sizeof(float), n);
-        o->read(o->ctx, d->top_ids + first * top, d->head.ids, n * top * sizeof *d->top_ids);
-        o->read(o->ctx, d->top_values + first * top, d->head.values,
-                n * top * sizeof *d->top_values);
+        bool last = d->cfg.v2 && first + n == all;
+        struct ops_piece back[] = {
+            {d->top_ids + first * top, d->head.ids, n * top * sizeof *d->top_ids},
+            {d->top_values + first * top, d->head.values, n * top * sizeof *d->top_values},
+            {d->host_g, d->g, last ? all * d->cfg.rank * sizeof *d->host_g : 0},
+        };
+        o->read_pieces(o->ctx, back, sizeof back / sizeof *back);
     }
-    if (d->cfg.v2) o->read(o->ctx, d->host_g, d->g, all * d->cfg.rank * sizeof *d->host_g);
 }

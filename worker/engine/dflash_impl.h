@@ -6,11 +6,13 @@
 #include "worker/engine/dflash_weights.h"
 #include "worker/engine/draft_head.h"
 #include "worker/engine/drafter.h"
+#include "worker/engine/tables.h"
 
 enum {
     DFLASH_ABSORB_ROWS = 128,      // context rows projected at once
     DFLASH_FORWARD_ROWS_MAX = 256, // rows of blocks in one forward; more streams take another
     DFLASH_HEAD_ROWS = 32,         // rows through the head at once
+    DFLASH_TABLES = 5,             // sent at once, at most
 };
 
 struct dflash_rows { // of a forward, or of a chunk of context rows, on the host
@@ -32,12 +34,15 @@ struct dflash {
     uint32_t rows_max; // of a forward
     struct dflash_rows rows;
     // device memory, by dflash_carve
-    devptr ids, pos, picks, blocks, runs, angles;
+    devptr tables;                        // room for those that the host fills
+    devptr ids, pos, picks, blocks, runs; // of them, as they were sent last
+    devptr angles;
     devptr x, n, u, y; // [rows, D]: residual, normed, behind a convolution, a sublayer's answer
     devptr d;          // [rows, 2, taps, groups]
     devptr q, k, v, a, gate, up;
-    devptr hidden, g; // [rows, D], [rows, rank] of the picked rows
-    devptr feats, f;  // [DFLASH_ABSORB_ROWS, taps * D], [.., D]
+    devptr hidden, g;      // [rows, D], [rows, rank] of the picked rows
+    devptr feats, f;       // [DFLASH_ABSORB_ROWS, taps * D], [.., D]
+    unsigned char *packed; // the tables, as they are sent
     // what is read back: candidates of each picked row, and g
     uint32_t *top_ids;
     float *top_values, *host_g;
@@ -48,6 +53,7 @@ struct dflash {
 int dflash_init(struct dflash *d, const struct model *m, const struct drafter_limits *lim,
                 struct err *e);
 void dflash_carve(struct dflash *d, struct carve *c);
+uint64_t dflash_tables_bytes(const struct dflash *d);
 
 // The rows that were gathered become context.
 void dflash_project_context(struct dflash *d);

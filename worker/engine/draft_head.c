@@ -11,23 +11,23 @@
 
 #include <assert.h>
 
-static int check_spans(const struct engine_range *s, uint32_t count, uint32_t vocab, uint32_t top,
+static int check_spans(const struct draft_head_spans *given, uint32_t vocab, uint32_t top,
                        struct err *e) {
+    const struct engine_range *s = given->spans;
     uint64_t end = 0, ids = 0;
-    if (count > DRAFT_PARTS_MAX)
-        return err_set(e, ST_INVAL, "draft vocabulary: wanted at most %d spans, found %u",
-                       DRAFT_PARTS_MAX, count);
-    for (uint32_t i = 0; i < count; i++) {
+    if (given->count > DRAFT_PARTS_MAX)
+        return err_set(e, ST_INVAL, "%s: wanted at most %d spans, found %u", given->name,
+                       DRAFT_PARTS_MAX, given->count);
+    for (uint32_t i = 0; i < given->count; i++) {
         if (!s[i].count || s[i].first < end || (uint64_t)s[i].first + s[i].count > vocab)
-            return err_set(
-                e, ST_INVAL,
-                "draft vocabulary: span %u: wanted ids from %llu to %u, found %u ids from %u", i,
-                (unsigned long long)end, vocab, s[i].count, s[i].first);
+            return err_set(e, ST_INVAL,
+                           "%s: span %u: wanted ids from %llu to %u, found %u ids from %u",
+                           given->name, i, (unsigned long long)end, vocab, s[i].count, s[i].first);
         end = (uint64_t)s[i].first + s[i].count;
         ids += s[i].count;
     }
     if (ids < top)
-        return err_set(e, ST_INVAL, "draft vocabulary: wanted at least %u ids, found %llu", top,
+        return err_set(e, ST_INVAL, "%s: wanted at least %u ids, found %llu", given->name, top,
                        (unsigned long long)ids);
     return ST_OK;
 }
@@ -53,18 +53,18 @@ static void make_views(struct draft_head *h) {
     }
 }
 
-int draft_head_init(struct draft_head *h, const struct model *m, const struct engine_range *spans,
-                    uint32_t count, uint32_t top, struct err *e) {
+int draft_head_init(struct draft_head *h, const struct model *m, struct draft_head_spans given,
+                    uint32_t top, struct err *e) {
     uint32_t vocab = m->cfg->vocab;
     struct engine_range all = {0, vocab};
-    if (!count) {
-        spans = &all;
-        count = 1;
+    if (!given.count) {
+        given.spans = &all;
+        given.count = 1;
     }
-    int st = check_spans(spans, count, vocab, top, e);
+    int st = check_spans(&given, vocab, top, e);
     if (st) return st;
-    *h = (struct draft_head){.m = m, .spans_count = count, .top = top};
-    for (uint32_t i = 0; i < count; i++) h->spans[i] = spans[i];
+    *h = (struct draft_head){.m = m, .spans_count = given.count, .top = top};
+    for (uint32_t i = 0; i < given.count; i++) h->spans[i] = given.spans[i];
     return ST_OK;
 }
 

@@ -23,9 +23,15 @@ struct draft_head {
     devptr ids, values;             // [rows_max, top]
 };
 
-// count 0: all ids. ST_INVAL: spans that are empty, not ascending, or reach past the vocabulary; fewer ids than top.
-int draft_head_init(struct draft_head *h, const struct model *m, const struct engine_range *spans,
-                    uint32_t count, uint32_t top, struct err *e);
+struct draft_head_spans {
+    const char *name; // of what gave them, for messages
+    const struct engine_range *spans;
+    uint32_t count; // 0: all ids
+};
+
+// ST_INVAL: spans that are empty, not ascending, or reach past the vocabulary; fewer ids than top.
+int draft_head_init(struct draft_head *h, const struct model *m, struct draft_head_spans given,
+                    uint32_t top, struct err *e);
 // Behind the weights of the model, whose head decides the views.
 void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max);
 // The same with the logits in memory of others: [rows_max, V] f32 are enough.

@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "worker/engine/carve.h"
+#include "worker/engine/checkpoint.h"
 #include "worker/engine/model_config.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/stream.h"
@@ -99,8 +100,8 @@ static int open_folder(struct drafts *d, const struct engine_config *c, struct e
     if (st) return st;
     take_model(d);
     if (may(c, d->model.kind)) return ST_OK;
-    return err_set(e, ST_INVAL, "draft-kinds: wanted the drafter's own, %s, among '%s'",
-                   costs_kind(d->model.kind), c->draft_kinds);
+    return err_set(e, ST_INVAL, "draft-kinds: wanted %s, which drafter '%.200s' is, found '%s'",
+                   costs_kind(d->model.kind), c->drafter, c->draft_kinds);
 }
 
 static int open_model(struct drafts *d, const struct engine_config *c, struct err *e) {
@@ -124,16 +125,23 @@ static void set_rows(struct drafts *d, const struct engine_config *c) {
     d->target->window_rows = any ? d->rows_max : 0;
 }
 
+// The kind beside copies that the drafter has, though it may not be among those asked for; NULL: none.
+static const char *other_kind(const struct drafts *d, const struct engine_config *c) {
+    struct err why = {0};
+    if (d->has_model) return costs_kind(d->model.kind);
+    bool mtp = is(c->drafter, "auto") && !checkpoint_check_mtp(d->target->ckpt, &why);
+    return mtp ? costs_kind(ENGINE_DRAFT_MTP) : NULL;
+}
+
 // Every kind that was named is there.
 static int check_named(const struct drafts *d, const struct engine_config *c, struct err *e) {
     for (uint32_t k = 0; k < ENGINE_DRAFT_TREE; k++) {
         bool had = k == ENGINE_DRAFT_COPY || (d->has_model && k == d->model.kind);
-        if (!all_kinds(c) && lists(c, k) && !had)
-            return err_set(e, ST_INVAL,
-                           "draft-kinds: wanted kinds that drafter '%.200s' has (copy%s%s), found "
-                           "'%s'",
-                           c->drafter, d->has_model ? ", " : "",
-                           d->has_model ? costs_kind(d->model.kind) : "", costs_kind(k));
+        if (all_kinds(c) || !lists(c, k) || had) continue;
+        const char *other = other_kind(d, c);
+        return err_set(e, ST_INVAL,
+                       "draft-kinds: wanted kinds that drafter '%.200s' has (copy%s%s), found '%s'",
+                       c->drafter, other ? ", " : "", other ? other : "", costs_kind(k));
     }
     return ST_OK;
 }

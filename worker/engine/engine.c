@@ -119,8 +119,8 @@ static void make_host(struct engine *eng) {
     eng->vocab.size = eng->model.w.head.rows;
     eng->samplers = mem_calloc(threads, sizeof(struct sample *));
     for (uint32_t i = 0; i < threads; i++) eng->samplers[i] = sample_new(eng->vocab.size);
-    eng->draws = mem_calloc(piece, sizeof *eng->draws);
-    eng->drawn = mem_calloc(piece, sizeof *eng->drawn);
+    eng->drawn = mem_calloc((size_t)piece * MODEL_DRAW_WORDS, sizeof *eng->drawn);
+    engine_find_used(eng);
     eng->host_logits = mem_alloc((size_t)piece * eng->vocab.size * sizeof *eng->host_logits);
     eng->groups = mem_calloc(piece, sizeof *eng->groups);
     make_streams(eng);
@@ -161,6 +161,8 @@ static void fill_memory(struct engine *eng) {
                  host ? "in pinned host memory" : "on the card", eng->budget.place.why);
         info->pinned_bytes = o->pinned_bytes + (host ? info->embedding_bytes : 0);
         info->device_free_bytes = o->free_bytes(o->ctx);
+        info->graphs = eng->graphs.count;
+        info->graphs_bytes = eng->graphs.bytes;
     }
     info->embedding_rule = eng->embedding_rule;
 }
@@ -221,12 +223,15 @@ static int start(struct engine *eng, const struct engine_config *config, struct 
     eng->model.scratch_disjoint = config->scratch_disjoint;
     eng->model.spoil_dead = config->spoil_dead;
     st = drafts_open(&eng->drafts, &eng->model, config, e);
+    if (!st) st = graphs_begin(&eng->graphs, &eng->model, &eng->round, config, e);
     if (!st) st = take_drafted_memory(eng, config, e);
     if (st) return st;
     prepare_block(eng, config);
     st = load_weights(eng, config, e);
     if (!st && eng->drafts.has_model) st = eng->drafts.model.load(eng->drafts.model.self, e);
     if (!st) st = kvpool_new(&eng->kv, eng->budget.pages, e);
+    if (st) return st;
+    st = graphs_make(&eng->graphs, &eng->model, &eng->round, e);
     if (st) return st;
     make_host(eng);
     fill_info(eng);
@@ -276,13 +281,13 @@ void engine_free(struct engine *eng) {
         sample_free(eng->samplers[i]);
     free(eng->samplers);
     free(eng->host_logits);
-    free(eng->draws);
     free(eng->drawn);
     free(eng->groups);
     free(eng->used_bits);
     free(eng->stop_ids);
     kvpool_free(eng->kv);
     round_fini(&eng->round);
+    graphs_fini(&eng->graphs);
     drafts_close(&eng->drafts);
     model_fini(&eng->model);
     if (eng->block) eng->ops.free(eng->ops.ctx, eng->block, eng->block_bytes);
@@ -325,6 +330,7 @@ int engine_set_vocab(struct engine *eng, const struct engine_range *used, uint32
     eng->stop_ids = mem_alloc(stop_count * sizeof *stop_ids);
     if (stop_count) memcpy(eng->stop_ids, stop_ids, stop_count * sizeof *stop_ids);
     eng->vocab.used_bits = eng->used_bits;
+    engine_find_used(eng);
     eng->vocab.stop_ids = eng->stop_ids;
     eng->vocab.stop_count = stop_count;
     if (eng->ops.draw)

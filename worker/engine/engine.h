@@ -11,12 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ops.h"
 #include "kernels/sample/sample.h"
 
 struct cuda_driver;
 struct drafter;
 struct err;
-struct ops;
 struct engine; // defined in engine.c
 
 struct engine_config {
@@ -43,6 +43,7 @@ struct engine_config {
     const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
     void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
     void *on_load_arg;
+    bool graphs_off; // on a GPU each operation of a round is launched by itself: for comparison
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
     bool spoil_dead;       // debug: dead rows and fresh memory are NaN
     // For tests: the driver to use instead of the machine's; and a look at the table before it is used, which may lack
@@ -112,6 +113,8 @@ struct engine_info {
     uint64_t embedding_bytes;   // of those rows
     uint64_t pinned_bytes; // of the host: staging and what the card reads in place; 0 on the CPU
     uint64_t device_free_bytes; // left on the card behind the arena; 0 on the CPU
+    uint32_t graphs;            // rounds that are launched by one call
+    uint64_t graphs_bytes;      // what they take of the card, about, beside the arena
     uint32_t streams_whole;     // streams of the longest context that fit at once
     const char *draft_rule;     // where drafts come from, and why not from elsewhere
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
@@ -250,3 +253,24 @@ struct engine_window {
  * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
 int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
                    struct err *e);
+
+/* What rounds cost on a GPU, for the bench, while no stream lives (ST_INVAL); ST_UNSUPPORTED elsewhere. The states and caches of
+ * all slots are overwritten. Takes memory of the card beside the arena: ST_NOMEM. */
+enum { ENGINE_PROFILE_OPS_MAX = 48 };
+
+struct
+    engine_shape { // of a round: rows / streams rows of each stream, the last of them at position context - 1
+    uint32_t rows, streams, context;
+};
+
+struct engine_profile {
+    bool apart; // set by the caller: each operation by itself, too
+    double ms;  // of the forward and the head, launches overlapping
+    struct ops_time ops
+        [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
+    uint32_t count;
+};
+int engine_profile(struct engine *eng, const struct engine_shape *s, struct engine_profile *ret,
+                   struct err *e);
+// Bytes a second, read and written, of a copy on the device.
+int engine_copy_speed(struct engine *eng, double *ret, struct err *e);

@@ -1,5 +1,6 @@
 /* engine_impl: the parts of struct engine, shared by the files that make it up (engine.c, step.c, state.c). */
 #pragma once
+#include "kernels/draft/draft_top.h"
 #include "kernels/ops.h"
 #include "worker/engine/backend.h"
 #include "worker/engine/budget.h"
@@ -7,6 +8,7 @@
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/drafts.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/graphs.h"
 #include "worker/engine/kvpool.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
@@ -32,6 +34,7 @@ struct engine {
     struct round round;
     struct sched sched;
     struct drafts drafts;
+    struct graphs graphs;
     struct run *kept; // [streams_max] of a round's runs, what stands
     uint32_t fault;
     bool failed; // the device; nothing but engine_free works
@@ -41,11 +44,12 @@ struct engine {
     uint64_t handles; // given out
     struct stream_vocab vocab;
     uint32_t *used_bits, *stop_ids;
+    struct draft_top_part used_parts[DRAFT_PARTS_MAX]; // of a row of logits: ids in use
+    uint32_t used_parts_count, used_count;
 
     struct sample **samplers;  // one per thread of the pool
     float *host_logits;        // [head_rows_max, V]
-    struct draw_row *draws;    // [head_rows_max], of rows that the device draws from
-    uint32_t *drawn;           // [head_rows_max]
+    uint32_t *drawn;           // [head_rows_max * MODEL_DRAW_WORDS]
     struct pick_group *groups; // [head_rows_max]
     struct engine_event *events;
     uint64_t rounds;
@@ -65,5 +69,9 @@ struct stream *engine_find(struct engine *eng, uint64_t handle);
 typedef void engine_logits_fn(void *arg, struct engine *eng, uint32_t first, uint32_t count);
 // The piece's rows into host_logits.
 void engine_read_logits(struct engine *eng, uint32_t count);
+// The ids in use, for draws on the device; after their bits have changed.
+void engine_find_used(struct engine *eng);
+// Draws the piece's ids where its logits are. False: the host has to, from the logits.
+bool engine_draw_on_device(struct engine *eng, uint32_t first, uint32_t count);
 // Runs eng->round through the model and its picks through the head.
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e);

@@ -6,7 +6,9 @@
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_append.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -162,8 +164,7 @@ static void carve_record(struct model *m, struct carve *c) {
 
 static void carve_draws(struct model *m, struct carve *c) {
     carve_begin(c, "draws");
-    m->draw_rows = carve_take(c, m->lim.head_rows_max * sizeof(struct draw_row));
-    m->draw_ids = carve_take(c, m->lim.head_rows_max * sizeof(uint32_t));
+    m->draw_ids = carve_take(c, m->lim.head_rows_max * MODEL_DRAW_WORDS * sizeof(uint32_t));
     m->draw_used = carve_take(c, ceil_div_u32(m->w.head.rows, 32) * sizeof(uint32_t));
 }
 
@@ -316,10 +317,7 @@ static void store_conv(struct model *m, uint32_t delta_idx, devptr runs, uint32_
                                                  .stale = m->stale_conv && delta_idx == 0});
 }
 
-// Projections and convolution: unit queries and keys, values, gates of all rows.
-static void delta_inputs(struct model *m, const struct delta_weights *w, const struct round *r,
-                         uint32_t delta_idx) {
-    const struct model_config *c = m->cfg;
+static void delta_linears(struct model *m, const struct delta_weights *w, const struct round *r) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
                                                       .rows = r->rows,
                                                       .parts_count = 4,
@@ -327,6 +325,16 @@ static void delta_inputs(struct model *m, const struct delta_weights *w, const s
                                                                 {.w = w->z, .y = m->delta.z},
                                                                 {.w = w->b, .y = m->delta.b},
                                                                 {.w = w->a, .y = m->delta.a}}});
+}
+
+static float query_scale(const struct model *m) {
+    return 1.0f / sqrtf((float)m->cfg->linear_key_dim);
+}
+
+// Convolution: unit queries and keys, values, gates of all rows.
+static void delta_inputs(struct model *m, const struct delta_weights *w, const struct round *r,
+                         uint32_t delta_idx) {
+    const struct model_config *c = m->cfg;
     m->ops->conv(m->ops->ctx, &(struct conv_args){.rows = round_rows(r),
                                                   .m = m->delta.m,
                                                   .w = w->conv,
@@ -334,13 +342,12 @@ static void delta_inputs(struct model *m, const struct delta_weights *w, const s
                                                   .state = conv_state(m, delta_idx),
                                                   .slot_stride = m->slot_bytes,
                                                   .channels = m->channels});
-    m->ops->delta_norm(
-        m->ops->ctx, &(struct delta_norm_args){.qkv = m->delta.qkv,
-                                               .rows = r->rows,
-                                               .channels = m->channels,
-                                               .key_heads = c->linear_key_heads,
-                                               .key_dim = c->linear_key_dim,
-                                               .q_scale = 1.0f / sqrtf((float)c->linear_key_dim)});
+    m->ops->delta_norm(m->ops->ctx, &(struct delta_norm_args){.qkv = m->delta.qkv,
+                                                              .rows = r->rows,
+                                                              .channels = m->channels,
+                                                              .key_heads = c->linear_key_heads,
+                                                              .key_dim = c->linear_key_dim,
+                                                              .q_scale = query_scale(m)});
     m->ops->delta_gates(m->ops->ctx, &(struct delta_gates_args){.a = m->delta.a,
                                                                 .b = m->delta.b,
                                                                 .neg_a = w->neg_a,
@@ -350,7 +357,8 @@ static void delta_inputs(struct model *m, const struct delta_weights *w, const s
                                                                 .heads = c->linear_value_heads});
 }
 
-static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
+// One operation after the other.
+static void delta_steps(struct model *m, const struct delta_weights *w, const struct round *r,
                         uint32_t delta_idx) {
     delta_inputs(m, w, r, delta_idx);
     if (r->record_rows) record_rows(m, r, delta_idx);
@@ -371,6 +379,49 @@ static void delta_mixer(struct model *m, const struct delta_weights *w, const st
                                                               .heads = m->cfg->linear_value_heads,
                                                               .dim = m->cfg->linear_value_dim,
                                                               .eps = (float)m->cfg->rms_norm_eps});
+}
+
+// All of them as one.
+static void delta_at_once(struct model *m, const struct delta_weights *w, const struct round *r,
+                          uint32_t delta_idx) {
+    const struct model_config *c = m->cfg;
+    struct delta_mix_args a = {.rows = round_rows(r),
+                               .m = m->delta.m,
+                               .z = m->delta.z,
+                               .a = m->delta.a,
+                               .b = m->delta.b,
+                               .qkv = m->delta.qkv,
+                               .gates = m->delta.gates,
+                               .o = m->delta.o,
+                               .conv_w = w->conv,
+                               .neg_a = w->neg_a,
+                               .dt_bias = w->dt_bias,
+                               .norm_w = w->norm,
+                               .conv_state = conv_state(m, delta_idx),
+                               .state = conv_state(m, delta_idx) + m->conv_bytes,
+                               .slot_stride = m->slot_bytes,
+                               .key_heads = c->linear_key_heads,
+                               .value_heads = c->linear_value_heads,
+                               .key_dim = c->linear_key_dim,
+                               .value_dim = c->linear_value_dim,
+                               .q_scale = query_scale(m),
+                               .eps = (float)c->rms_norm_eps,
+                               .stale = m->stale_conv && delta_idx == 0};
+    if (r->record_rows) {
+        a.rec_m = record_of(m, m->rec_m, delta_idx, m->channels);
+        a.rec_qkv = record_of(m, m->rec_qkv, delta_idx, m->channels);
+        a.rec_gates = record_of(m, m->rec_gates, delta_idx, 2 * c->linear_value_heads);
+    }
+    m->ops->delta_mix(m->ops->ctx, &a);
+}
+
+static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
+                        uint32_t delta_idx) {
+    delta_linears(m, w, r);
+    if (m->ops->delta_mix)
+        delta_at_once(m, w, r, delta_idx);
+    else
+        delta_steps(m, w, r, delta_idx);
     add_linear(m, m->delta.o, &w->out, r->rows);
 }
 
@@ -503,9 +554,8 @@ static void delta_layer(struct model *m, const struct layer_weights *l, const st
     mlp(m, l, r->rows);
 }
 
-void model_forward(struct model *m, const struct round *r) {
+void model_layers(struct model *m, const struct round *r) {
     uint32_t full_idx = 0, delta_idx = 0;
-    round_write(r, m->ops);
     if (m->window_rope) write_positions(m, r, 1);
     m->ops->embed(
         m->ops->ctx,
@@ -523,6 +573,11 @@ void model_forward(struct model *m, const struct round *r) {
         tap_layer(m, i, r->rows);
     }
     if (m->taps.final) tap_final(m, r->rows);
+}
+
+void model_forward(struct model *m, struct round *r) {
+    round_write(r, m->ops);
+    model_layers(m, r);
 }
 
 void model_head(struct model *m, const struct round *r, uint32_t first, uint32_t count) {
@@ -545,10 +600,20 @@ struct kept { // runs of recorded rows on the device
     uint32_t count, rows;
 };
 
+enum { KEPT_PIECE = 64 }; // runs in one copy
+
+static void put_runs(struct model *m, devptr *at, const struct run *runs, uint32_t *count) {
+    m->ops->write(m->ops->ctx, *at, runs, *count * sizeof *runs);
+    *at += *count * sizeof *runs;
+    *count = 0;
+}
+
 // less: rows of each run left out, where it has more than those; 0 unless planted.
 static struct kept write_kept(struct model *m, devptr to, const struct run *runs, uint32_t count,
                               uint32_t less) {
     struct kept k = {.runs = to};
+    struct run piece[KEPT_PIECE];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct run run = runs[i];
         if (!run.count) continue;
@@ -556,8 +621,11 @@ static struct kept write_kept(struct model *m, devptr to, const struct run *runs
         run.row = run.record - 1;
         run.record = 0;
         k.rows += run.count;
-        m->ops->write(m->ops->ctx, to + k.count++ * sizeof run, &run, sizeof run);
+        k.count++;
+        piece[n++] = run;
+        if (n == KEPT_PIECE) put_runs(m, &to, piece, &n);
     }
+    put_runs(m, &to, piece, &n);
     return k;
 }
 
@@ -574,10 +642,39 @@ static void commit_layer(struct model *m, uint32_t delta_idx, const struct kept 
                record_of(m, m->rec_m, delta_idx, m->channels));
 }
 
+static void commit_layers(struct model *m, const struct kept *k) {
+    struct delta_commit_args a = {
+        .scan = scan_args(m, 0),
+        .conv = {.runs = k->runs,
+                 .runs_count = k->count,
+                 .m = m->rec_m,
+                 .state = conv_state(m, 0),
+                 .slot_stride = m->slot_bytes,
+                 .channels = m->channels},
+        .layers = m->delta_layers,
+        .layer_bytes = m->conv_bytes + m->s_bytes,
+        .m_bytes = record_of(m, 0, 1, m->channels),
+        .qkv_bytes = record_of(m, 0, 1, m->channels),
+        .gates_bytes = record_of(m, 0, 1, 2 * m->cfg->linear_value_heads),
+    };
+    a.scan.runs = k->runs;
+    a.scan.runs_count = k->count;
+    a.scan.rows = k->rows;
+    a.scan.qkv = m->rec_qkv;
+    a.scan.gates = m->rec_gates;
+    m->ops->delta_commit(m->ops->ctx, &a);
+}
+
 void model_commit(struct model *m, const struct run *runs, uint32_t count) {
     struct kept kept = write_kept(m, m->commit_runs, runs, count, 0), planted = kept;
+    bool faulty = m->short_s || m->short_conv || m->stale_conv; // in the first layer alone
     if (m->short_s || m->short_conv) planted = write_kept(m, m->planted_runs, runs, count, 1);
-    for (uint32_t i = 0; kept.count && i < m->delta_layers; i++)
+    if (!kept.count) return;
+    if (m->ops->delta_commit && !faulty) {
+        commit_layers(m, &kept);
+        return;
+    }
+    for (uint32_t i = 0; i < m->delta_layers; i++)
         commit_layer(m, i, i == 0 && m->short_s ? &planted : &kept,
                      i == 0 && m->short_conv ? &planted : &kept);
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/draft/draft.h"
 #include "kernels/ops.h"
 #include "kernels/types.h"
 #include "worker/engine/rope_rule.h"
@@ -28,6 +29,9 @@ struct model_limits {
     uint32_t record_rows_max; // of windows
     enum dtype kv_dtype;
 };
+
+// Of a row that is drawn on the device: the id, and the best ids and their logits.
+enum { MODEL_DRAW_WORDS = 1 + 2 * DRAFT_TOP_MAX };
 
 struct model_taps {         // rows that a forward keeps for a drafter
     const uint32_t *layers; // residual rows behind the MLPs of these layers, in this order
@@ -77,7 +81,7 @@ struct model {
         uint64_t bytes;
     } moe;
     devptr head_x, logits;
-    devptr draw_rows, draw_ids, draw_used;      // where the device draws (kernels/sample/draw.h)
+    devptr draw_ids, draw_used;                 // where the device draws (kernels/sample/draw.h)
     struct ops_work work;                       // what the operations need, by model_measure_work
     uint32_t work_rows, work_slots, work_pages; // of the limits it was measured for
     bool work_more;                             // with a drafter's operations
@@ -108,7 +112,9 @@ struct kv_view model_kv_view(const struct model *m, devptr keys);
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);
 
 // Runs the rows of a round through all layers. States of runs without record advance.
-void model_forward(struct model *m, const struct round *r);
+void model_forward(struct model *m, struct round *r);
+// The same of a round whose tables are on the device, or, while operations are taken down, placed.
+void model_layers(struct model *m, const struct round *r);
 // One layer of full attention more, for a drafter: r's rows in h, at the angles of their positions (model_angles). r's
 // tables are on the device.
 void model_attn_layer(struct model *m, const struct layer_weights *l, const struct kv_view *kv,

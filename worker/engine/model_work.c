@@ -1,7 +1,9 @@
 /* model_work: what the operations of a model need while they run: its forward, planned and not launched. */
 #include "common/mem.h"
 #include "common/num.h"
+#include "kernels/draft/draft_top.h"
 #include "kernels/ops.h"
+#include "kernels/sample/draw.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/model_qwen3_5.h"
@@ -36,6 +38,18 @@ static void plan_window(struct model *m, struct round *r, const uint32_t *ids) {
     model_commit(m, &run, 1);
 }
 
+// Draws from as many rows as there are logits of (device_draw.c).
+static void plan_draws(struct model *m) {
+    const struct ops *o = m->ops;
+    uint32_t rows = m->lim.head_rows_max, vocab = m->w.head.rows;
+    if (!o->draw) return;
+    o->draw(o->ctx, &(struct draw_args){.rows_count = rows, .vocab = vocab});
+    o->draft_top(o->ctx, &(struct draft_top_args){.parts = {{.stride = vocab, .count = vocab}},
+                                                  .parts_count = 1,
+                                                  .rows = rows,
+                                                  .k = min_u32(DRAFT_TOP_MAX, vocab)});
+}
+
 static void plan_all(struct model *m) {
     struct round r;
     uint32_t *ids = mem_calloc(m->lim.rows_max, sizeof *ids);
@@ -47,6 +61,7 @@ static void plan_all(struct model *m) {
     for (uint32_t n = 2; n < m->lim.slots; n *= 2) plan_streams(m, &r, ids, n);
     plan_streams(m, &r, ids, m->lim.slots);
     plan_window(m, &r, ids);
+    plan_draws(m);
     if (m->plan_more) m->plan_more(m->carve_more_arg);
     round_fini(&r);
     free(ids);

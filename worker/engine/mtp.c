@@ -188,8 +188,9 @@ static void draw(struct mtp *t, struct draft_ask *asks, uint32_t live_count) {
         for (uint32_t i = 0; i < n; i++)
             copy_rows(t, row_of(t, m->head_x, i), row_of(t, t->chain, live[i]), 1);
         draft_head_run(&t->head, m->head_x, n);
-        m->ops->read(m->ops->ctx, t->ids, t->head.ids, n * TOP * sizeof *t->ids);
-        m->ops->read(m->ops->ctx, t->values, t->head.values, n * TOP * sizeof *t->values);
+        struct ops_piece back[] = {{t->ids, t->head.ids, n * TOP * sizeof *t->ids},
+                                   {t->values, t->head.values, n * TOP * sizeof *t->values}};
+        m->ops->read_pieces(m->ops->ctx, back, 2);
         for (uint32_t i = 0; i < n; i++) choose(t, &asks[live[i]], i);
     }
 }
@@ -267,11 +268,7 @@ static void make_tables(struct mtp *t) {
     const struct model *m = t->m;
     struct round carved = t->round, *r = &t->round;
     round_init(r, carved.rows_max, carved.runs_max);
-    r->dev_ids = carved.dev_ids;
-    r->dev_slot = carved.dev_slot;
-    r->dev_pos = carved.dev_pos;
-    r->dev_runs = carved.dev_runs;
-    r->dev_picks = carved.dev_picks;
+    r->dev = carved.dev;
     t->to = mem_calloc(m->lim.slots, sizeof *t->to);
     t->slots = mem_calloc(m->lim.slots, sizeof *t->slots);
     t->live = mem_calloc(m->lim.slots, sizeof *t->live);
@@ -355,7 +352,8 @@ int mtp_open(struct drafter *ret, struct model *m, const struct drafter_limits *
              struct err *e) {
     struct draft_head head;
     int st = checkpoint_check_mtp(m->ckpt, e);
-    if (!st) st = draft_head_init(&head, m, lim->spans, lim->spans_count, TOP, e);
+    struct draft_head_spans given = {"draft-vocab", lim->spans, lim->spans_count};
+    if (!st) st = draft_head_init(&head, m, given, TOP, e);
     if (st) return st;
     struct mtp *t = mem_calloc(1, sizeof *t);
     *t = (struct mtp){.m = m, .head = head, .row_bytes = (uint64_t)m->cfg->hidden * F32};

@@ -6,6 +6,7 @@
 #include "worker/engine/budget.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/drafts.h"
+#include "worker/engine/graphs.h"
 #include "worker/engine/model_qwen3_5.h"
 #include "worker/engine/round.h"
 
@@ -30,6 +31,7 @@ static void fill(struct plan *p, struct model *m, struct round *r, const struct 
     p->embedding_on_host = b->place.host;
     p->embedding_why = b->place.why;
     p->embedding_bytes = weights_embedding_bytes(m->ckpt);
+    p->staging_bytes = m->ops->pinned_bytes;
     p->context_max = b->context_max;
     p->streams_max = b->streams_max;
     p->pages = b->pages;
@@ -45,6 +47,7 @@ int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
     struct budget b;
     struct round r = {0};
     struct drafts d = {0};
+    struct graphs g = {0};
     int st = ops_cuda_plan_open(&ops, a->sm, a->room, a->unified, e);
     if (!st) st = checkpoint_open(&ckpt, a->config->model_dir, e);
     if (!st) st = model_init(&m, &ops, ckpt, e);
@@ -52,8 +55,11 @@ int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
         m.scratch_disjoint = a->config->scratch_disjoint;
         st = drafts_open(&d, &m, a->config, e);
     }
+    if (!st) st = graphs_begin(&g, &m, &r, a->config, e);
     if (!st) st = budget_make(&b, &m, &r, a->config, 0, e);
     if (!st) fill(ret, &m, &r, &b, a);
+    if (!st) ret->graphs_bytes = g.bytes;
+    graphs_fini(&g);
     drafts_close(&d);
     model_fini(&m);
     checkpoint_close(ckpt);

@@ -16,10 +16,12 @@ struct plan_ask {
 struct plan {
     struct carve_region regions[CARVE_REGIONS_MAX];
     uint32_t regions_count;
-    uint64_t arena_bytes, room;
+    uint64_t arena_bytes, room; // room: beside the graphs
+    uint64_t graphs_bytes;      // of rounds, about
     bool embedding_on_host;
     const char *embedding_why; // a literal
     uint64_t embedding_bytes;
+    uint64_t staging_bytes; // pinned host memory that the backend takes in any case
     uint32_t context_max, streams_max, streams_whole, pages, page_tokens;
     uint64_t union_saves; // bytes of scratch that lie over one another
 };

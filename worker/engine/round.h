@@ -1,5 +1,7 @@
-/* round: the rows of one forward, gathered on the host and then put into the device's tables.
+/* round: the rows of one forward, gathered on the host and then put into the device's tables by one copy.
  *
+ * The tables lie one behind the other, each as long as the round needs, so where they are follows from the counts of rows, runs
+ * and picks: rounds with the same counts have the same addresses, and differ in what stands there alone.
  * Everything is allocated by round_init; adding never fails within the bounds given there. Engine thread only. */
 #pragma once
 #include <stdbool.h>
@@ -8,6 +10,7 @@
 #include "kernels/types.h"
 
 struct carve;
+struct draw_row;
 struct ops;
 
 struct round {
@@ -16,7 +19,10 @@ struct round {
     uint32_t *ids, *slot, *pos; // [rows_max]
     struct run *runs;           // [runs_max]
     uint32_t *picks;            // [picks_max] rows that go through the head, ascending
-    devptr dev_ids, dev_slot, dev_pos, dev_runs, dev_picks;
+    struct draw_row *draws;     // [picks_max] for each pick, where the device draws from it
+    unsigned char *packed;      // as it is sent
+    devptr dev;                 // room for all tables
+    devptr dev_ids, dev_slot, dev_pos, dev_runs, dev_picks, dev_draws; // by round_place
 };
 
 void round_init(struct round *r, uint32_t rows_max, uint32_t runs_max);
@@ -27,6 +33,8 @@ void round_reset(struct round *r);
 // behind those of earlier recorded runs. Returns the first row.
 uint32_t round_add(struct round *r, uint32_t slot, uint32_t pos, const uint32_t *ids,
                    uint32_t count, bool record);
-void round_pick(struct round *r, uint32_t row); // in ascending order
-void round_write(const struct round *r, const struct ops *ops);
-struct rows round_rows(const struct round *r); // as operations take them
+void round_pick(struct round *r,
+                uint32_t row);     // in ascending order; its draw is the caller's to fill in
+void round_place(struct round *r); // lays out the device's tables
+void round_write(struct round *r, const struct ops *ops); // ... and fills them
+struct rows round_rows(const struct round *r);            // as operations take them

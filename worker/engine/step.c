@@ -20,10 +20,15 @@ void engine_read_logits(struct engine *eng, uint32_t count) {
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e) {
     struct round *r = &eng->round;
     uint32_t piece = eng->model.lim.head_rows_max;
-    model_forward(&eng->model, r);
+    round_write(r, &eng->ops);
+    const struct cuda_graph *graph = graphs_find(&eng->graphs, r);
+    if (graph)
+        eng->ops.graph_run(eng->ops.ctx, graph);
+    else
+        model_layers(&eng->model, r);
     for (uint32_t first = 0; first < r->picks_count; first += piece) {
         uint32_t count = min_u32(piece, r->picks_count - first);
-        model_head(&eng->model, r, first, count);
+        if (!graph) model_head(&eng->model, r, first, count); // its rows are one piece
         fn(arg, eng, first, count);
     }
     int st = eng->ops.sync(eng->ops.ctx, e);
@@ -32,8 +37,23 @@ int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct e
 }
 
 static void pick_rows(struct engine *eng, const struct stream *s, uint32_t row, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++)
-        if (stream_wants_logits(s, s->rows + i)) round_pick(&eng->round, row + i);
+    struct round *r = &eng->round;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!stream_wants_logits(s, s->rows + i)) continue;
+        round_pick(r, row + i);
+        r->draws[r->picks_count - 1] = stream_draw_row(s, s->rows + i);
+    }
+}
+
+// The rows of one stream whose turn it is; with its drafts, a window.
+static void add_rows(struct engine *eng, uint32_t slot) {
+    const struct stream *s = &eng->streams[slot];
+    const struct draft_slot *d = &eng->drafts.slots[slot];
+    uint32_t count = eng->items[slot].ret_rows;
+    if (!count) return;
+    uint32_t row = round_add(&eng->round, slot, s->rows, d->count ? d->ids : s->ids + s->rows,
+                             count, d->count > 0);
+    pick_rows(eng, s, row, count);
 }
 
 // Fills eng->round with the rows whose turn it is.
@@ -47,15 +67,7 @@ static uint32_t plan_round(struct engine *eng) {
     uint32_t rows =
         sched_pick(&eng->sched, eng->items, n, eng->round.rows_max, eng->budget.chunk_tokens);
     round_reset(&eng->round);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct stream *s = &eng->streams[i];
-        uint32_t count = eng->items[i].ret_rows;
-        if (!count) continue;
-        uint32_t drafts = eng->drafts.slots[i].count;
-        const uint32_t *ids = drafts ? eng->drafts.slots[i].ids : s->ids + s->rows;
-        uint32_t row = round_add(&eng->round, i, s->rows, ids, count, drafts > 0);
-        pick_rows(eng, s, row, count);
-    }
+    for (uint32_t i = 0; i < n; i++) add_rows(eng, i);
     return rows;
 }
 
@@ -88,46 +100,8 @@ static void draw_unit(void *arg, uint32_t unit, uint32_t thread) {
     }
 }
 
-static struct stream *pick_stream(struct engine *eng, uint32_t pick) {
-    return &eng->streams[eng->round.slot[eng->round.picks[pick]]];
-}
-
-static bool draws_plainly(struct engine *eng, uint32_t first, uint32_t count) {
-    if (!eng->ops.draw || eng->fault) return false;
-    for (uint32_t i = 0; i < count; i++)
-        if (!stream_plain(pick_stream(eng, first + i))) return false;
-    return true;
-}
-
-// The logits stay where they are: ids come back.
-static void draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
-    const struct ops *o = &eng->ops;
-    const struct model *m = &eng->model;
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t pos = eng->round.pos[eng->round.picks[first + i]];
-        eng->draws[i] = stream_draw_row(pick_stream(eng, first + i), pos);
-        eng->drawn[i] = 0; // what a device that has failed leaves
-    }
-    o->write(o->ctx, m->draw_rows, eng->draws, count * sizeof *eng->draws);
-    o->draw(o->ctx, &(struct draw_args){.logits = m->logits,
-                                        .rows = m->draw_rows,
-                                        .used_bits = eng->used_bits ? m->draw_used : 0,
-                                        .ids = m->draw_ids,
-                                        .rows_count = count,
-                                        .vocab = eng->vocab.size});
-    o->read(o->ctx, eng->drawn, m->draw_ids, count * sizeof *eng->drawn);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t row = eng->round.picks[first + i], pos = eng->round.pos[row];
-        struct stream *s = pick_stream(eng, first + i);
-        if (stream_stands(s, pos, eng->round.ids[row])) stream_drawn(s, pos, eng->drawn[i]);
-    }
-}
-
 static void draw(void *arg, struct engine *eng, uint32_t first, uint32_t count) {
-    if (draws_plainly(eng, first, count)) {
-        draw_on_device(eng, first, count);
-        return;
-    }
+    if (engine_draw_on_device(eng, first, count)) return;
     engine_read_logits(eng, count);
     if (eng->fault == ENGINE_FAULT_ULP && eng->round.runs_count > 1) {
         uint32_t bits;

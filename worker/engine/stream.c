@@ -2,6 +2,7 @@
 #include "worker/engine/stream.h"
 #include "common/err.h"
 #include "common/num.h"
+#include "kernels/draft/draft.h"
 
 #include <assert.h>
 #include <string.h>
@@ -216,13 +217,27 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
     stream_append(s, id);
 }
 
-bool stream_plain(const struct stream *s) {
+// Its logits are drawn from as they are, and nothing is told of them.
+static bool unchanged(const struct stream *s) {
     const struct sample_params *p = &s->sampling;
-    bool best = p->temperature < SAMPLE_TEMPERATURE_MIN || p->top_k == 1;
     bool early = s->count - s->prompt_count < s->min_tokens && s->stops_count;
     bool changed = p->bias_count || p->repetition != 1 || p->presence != 0 || p->frequency != 0;
-    return !s->logits_hash && !s->in_thought && s->top_logprobs < 0 && !early && !changed &&
-           (best || (p->top_k == 0 && p->top_p >= 1));
+    return !s->logits_hash && !s->in_thought && s->top_logprobs < 0 && !early && !changed;
+}
+
+static bool takes_greatest(const struct sample_params *p) {
+    return p->temperature < SAMPLE_TEMPERATURE_MIN || p->top_k == 1;
+}
+
+bool stream_plain(const struct stream *s) {
+    const struct sample_params *p = &s->sampling;
+    return unchanged(s) && (takes_greatest(p) || (p->top_k == 0 && p->top_p >= 1));
+}
+
+uint32_t stream_best(const struct stream *s) {
+    const struct sample_params *p = &s->sampling;
+    if (!unchanged(s) || takes_greatest(p) || p->top_k > DRAFT_TOP_MAX) return 0;
+    return p->top_k;
 }
 
 struct draw_row stream_draw_row(const struct stream *s, uint32_t pos) {

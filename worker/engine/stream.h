@@ -76,6 +76,8 @@ void stream_row(struct stream *s, const struct stream_vocab *v, uint32_t pos, co
                 struct sample *sampler);
 // Its draws need no filter, change no logit and tell nothing of it: the device can make them (kernels/sample/draw.h).
 bool stream_plain(const struct stream *s);
+// How many of a row's best ids its draws are made of, where they look at nothing else and the device can find as many; 0.
+uint32_t stream_best(const struct stream *s);
 // What the device needs to draw behind the row at pos, and what becomes of the id.
 struct draw_row stream_draw_row(const struct stream *s, uint32_t pos);
 void stream_drawn(struct stream *s, uint32_t pos, uint32_t id);

@@ -6,7 +6,9 @@
 #include "kernels/cuda/fatbin.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/delta/conv.h"
+#include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_gates.h"
+#include "kernels/delta/delta_mix.h"
 #include "kernels/delta/delta_norm.h"
 #include "kernels/delta/delta_scan.h"
 #include "kernels/delta/gated_norm.h"
@@ -70,8 +72,29 @@ static void plan_linear(uint32_t rows_count, uint32_t v, const struct cuda_arch 
         a.parts[i].w = (struct weight){
             .dtype = (enum dtype)(i % 3), .rows = outputs[i], .cols = hidden[v] / 128 * 128 + 128};
         if (v >= 2 && i != 0)
-            a.parts[i].w.exl3 = (struct exl3){.half_bits = 7, .codebook = EXL3_MUL1};
+            a.parts[i].w.exl3 = (struct exl3){.half_bits = 6 + i, .codebook = EXL3_MUL1};
     }
+    linear_plan(&a, arch, &no_work, l);
+}
+
+static void plan_chains(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                        struct launch_list *l) {
+    struct linear_args a = {.rows = rows_count, .parts_count = 2};
+    for (uint32_t i = 0; i < 2; i++) {
+        a.parts[i].w = (struct weight){.dtype = DTYPE_BF16, .rows = 1024 << v, .cols = 512 << v};
+        if (i) a.parts[i].w.exl3 = (struct exl3){.half_bits = 7, .codebook = EXL3_MCG};
+    }
+    linear_plan(&a, arch, &no_work, l);
+}
+
+// Prompts of the largest parts, all of one width, which must not take more launches than there are; and the head.
+static void plan_alike(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                       struct launch_list *l) {
+    struct linear_args a = {.rows = rows_count, .parts_count = v + 1};
+    for (uint32_t i = 0; i <= v; i++)
+        a.parts[i].w = (struct weight){.rows = v ? 17408 : 248320,
+                                       .cols = 5120,
+                                       .exl3 = {.half_bits = 8, .codebook = EXL3_MUL1}};
     linear_plan(&a, arch, &no_work, l);
 }
 
@@ -86,9 +109,10 @@ static void plan_rope(uint32_t rows_count, uint32_t v, const struct cuda_arch *a
 }
 
 static struct kv_view view_of(uint32_t v) {
-    static const uint32_t dims[VARIANTS] = {16, 128, 256, 512};
+    static const uint32_t dims[VARIANTS] = {16, 128, 256, 256};
     static const enum dtype types[VARIANTS] = {DTYPE_F32, DTYPE_BF16, DTYPE_E4M3, DTYPE_BF16};
-    return (struct kv_view){.heads = v + 1, .dim = dims[v], .dtype = types[v]};
+    return (struct kv_view){
+        .heads = v + 1, .dim = dims[v], .dtype = types[v], .pages_per_slot = 2048};
 }
 
 static void plan_kv_append(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
@@ -100,7 +124,9 @@ static void plan_kv_append(uint32_t rows_count, uint32_t v, const struct cuda_ar
 
 static void plan_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                       struct launch_list *l) {
-    struct attn_args a = {.rows = {.count = rows_count}, .kv = view_of(v), .heads = 12 * (v + 1)};
+    struct attn_args a = {.rows = {.count = rows_count, .runs_count = v % 2 + 1},
+                          .kv = view_of(v),
+                          .heads = 6 * (v + 1)};
     attn_plan(&a, arch, &no_work, l);
 }
 
@@ -129,15 +155,44 @@ static void plan_delta_norm(uint32_t rows_count, uint32_t v, const struct cuda_a
         &no_work, l);
 }
 
+static struct delta_scan_args scan_of(uint32_t runs, uint32_t v) {
+    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
+    return (struct delta_scan_args){.runs_count = runs,
+                                    .value_heads = 16 * (v + 1),
+                                    .key_heads = 16,
+                                    .key_dim = dims[v],
+                                    .value_dim = dims[v]};
+}
+
 static void plan_delta_scan(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                             struct launch_list *l) {
-    static const uint32_t dims[VARIANTS] = {16, 64, 128, 256};
-    struct delta_scan_args a = {.runs_count = rows_count,
-                                .value_heads = 16 * (v + 1),
-                                .key_heads = 16,
-                                .key_dim = dims[v],
-                                .value_dim = dims[v]};
+    struct delta_scan_args a = scan_of(rows_count, v);
     delta_scan_plan(&a, arch, &no_work, l);
+}
+
+static void plan_delta_commit(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                              struct launch_list *l) {
+    struct delta_commit_args a = {
+        .scan = scan_of(rows_count % 64 + 1, v),
+        .conv = {.runs_count = rows_count % 64 + 1, .channels = hidden[v]},
+        .layers = 16 * (v + 1)};
+    delta_commit_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, 2);
+}
+
+// Few rows go through one launch, where there is a kernel for their sizes.
+static void plan_delta_mix(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
+                           struct launch_list *l) {
+    struct delta_scan_args s = scan_of(1, v);
+    struct delta_mix_args a = {.rows = {.count = rows_count, .runs_count = 1},
+                               .rec_m = v % 2,
+                               .key_heads = s.key_heads,
+                               .value_heads = s.value_heads,
+                               .key_dim = s.key_dim,
+                               .value_dim = s.value_dim};
+    delta_mix_plan(&a, arch, &no_work, l);
+    CHECK_EQ(l->count, s.key_dim == 128 && rows_count <= 8 ? 1 : 6 + v % 2);
+    CHECK_EQ(l->counters, l->count == 1 ? s.key_heads : 0);
 }
 
 static void plan_gated_norm(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
@@ -162,7 +217,11 @@ static void plan_router(uint32_t rows_count, uint32_t v, const struct cuda_arch 
 
 static void plan_experts(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                          struct launch_list *l) {
-    struct experts_args a = {.rows = rows_count,
+    static struct expert table[512];
+    for (uint32_t e = 0; e < experts_count[v]; e++)
+        table[e].gate.exl3.half_bits = v >= 2 && e ? 8 : 0;
+    struct experts_args a = {.table = table,
+                             .rows = rows_count,
                              .dim = hidden[v],
                              .width = v ? 512 : 24,
                              .count = experts_count[v],
@@ -264,22 +323,60 @@ static void check_op(const char *op, plan_fn *plan) {
 TEST(every_plan_fits_every_architecture) {
 #define CHECK_OP(op) check_op(#op, plan_##op);
     PLANS_ALL(CHECK_OP)
+    check_op("linear, chains", plan_chains);
+    check_op("linear, alike", plan_alike);
     PLANS_DRAFT(CHECK_OP)
 }
 
-// What decides bits must not follow the count of rows: those of a plain part's blocks and of an EXL3 block's warps.
-TEST(the_count_of_rows_changes_the_rows_of_the_grid_alone) {
-    for (uint32_t v = 0; v < VARIANTS; v++) {
-        struct launch_list one = {0}, many = {0};
-        plan_linear(9, v, cuda_archs, &one);
-        plan_linear(2048, v, cuda_archs, &many);
-        CHECK_EQ(one.count, many.count);
-        for (uint32_t i = 0; i < one.count; i++) {
-            CHECK_STR(one.launches[i].kernel, many.launches[i].kernel);
-            CHECK_EQ(one.launches[i].grid[0], many.launches[i].grid[0]);
-            CHECK_EQ(one.launches[i].block[0], many.launches[i].block[0]);
+static struct launch_list attn_of(const struct cuda_arch *arch, uint32_t group, uint32_t count,
+                                  uint32_t runs, enum dtype type) {
+    struct attn_args a = {
+        .rows = {.count = count, .runs_count = runs},
+        .kv = {.heads = 2, .dim = 256, .dtype = type, .pages_per_slot = 4096},
+        .heads = 2 * group,
+        .scale = 1,
+    };
+    struct launch_list l = {0};
+    attn_plan(&a, arch, &no_work, &l);
+    return l;
+}
+
+// Rounds are measured with one run and with runs of one row: whatever lies between must not want more.
+TEST(attention_wants_no_more_for_fewer_rows_whatever_their_runs) {
+    static const uint32_t groups[] = {1, 3, 6, 8, 12, 48};
+    for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
+        for (uint32_t g = 0; g < sizeof groups / sizeof *groups; g++)
+            for (uint32_t r = 0; r < ROWS; r++)
+                for (uint32_t runs = 1; runs <= rows[r] && runs <= 20; runs++)
+                    for (uint32_t type = DTYPE_BF16; type <= DTYPE_E4M3; type += 2) {
+                        struct launch_list l =
+                            attn_of(arch, groups[g], rows[r], runs, (enum dtype)type);
+                        struct launch_list more =
+                            attn_of(arch, groups[g], rows[r] + 1, 1, (enum dtype)type);
+                        plan_check(&l, arch, "attn");
+                        CHECK(l.scratch_bytes <= more.scratch_bytes);
+                        CHECK(l.counters <= more.counters);
+                    }
+}
+
+// The engine asks at some counts of rows: those between must not want more.
+TEST(plain_linear_layers_want_no_more_for_fewer_rows) {
+    static const uint32_t shapes[][2] = {{1, 16},      {96, 5120},    {1024, 2048}, {5120, 17408},
+                                         {6144, 5120}, {17408, 5120}, {34816, 2560}};
+    for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            uint64_t before = 0;
+            for (uint32_t rows_count = 1; rows_count < 400; rows_count++) {
+                struct linear_args a = {.rows = rows_count, .parts_count = 1};
+                a.parts[0].w = (struct weight){
+                    .dtype = DTYPE_BF16, .rows = shapes[s][0], .cols = shapes[s][1]};
+                struct launch_list *l = plan_check_begin();
+                linear_plan(&a, arch, &no_work, l);
+                plan_check(l, arch, "linear");
+                CHECK(l->scratch_bytes >= before);
+                before = l->scratch_bytes;
+            }
         }
-    }
 }
 
 // The table is searched by halves.

@@ -133,6 +133,38 @@ TEST(sixty_four_levels_are_taken_and_one_more_is_refused) {
     }
 }
 
+// A small body must not become a large tree.
+TEST(more_of_anything_than_a_request_can_mean_is_refused) {
+    static const struct {
+        const char *what, *first, *more;
+        uint32_t max;
+    } cases[] = {
+        {"objects and arrays", "{\"a\":[", "{}", BODY_CONTAINERS_MAX - 2},
+        {"objects and arrays", "{\"a\":[", "[]", BODY_CONTAINERS_MAX - 2},
+        {"keys", "{\"a\":[{", "\"b\":0", BODY_KEYS_MAX - 1},
+        {"values", "{\"a\":[", "0", BODY_VALUES_MAX - 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (uint32_t more = 0; more < 2; more++) {
+            struct strbuf text = {0};
+            json_t *v;
+            struct body_stats stats;
+            struct apierr e;
+            bool in_object = cases[i].first[strlen(cases[i].first) - 1] == '{';
+            strbuf_add_str(&text, cases[i].first);
+            for (uint32_t n = 0; n < cases[i].max + more; n++) {
+                if (n) strbuf_add_char(&text, ',');
+                strbuf_add_str(&text, cases[i].more);
+            }
+            strbuf_add_str(&text, in_object ? "}]}" : "]}");
+            CHECK_EQ(parse(text.p, text.len, &v, &stats, &e), more ? ST_INVAL : ST_OK);
+            if (more) CHECK_EQ(e.code, APIERR_INVALID_JSON);
+            if (more) CHECK_HAS(e.message, cases[i].what);
+            json_decref(v);
+            strbuf_fini(&text);
+        }
+}
+
 static json_t *take(const char *text, struct body_stats *stats) {
     json_t *v;
     struct apierr e;

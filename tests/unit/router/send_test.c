@@ -258,6 +258,74 @@ TEST(a_client_that_leaves_while_a_send_flies_is_cut_off_even_if_that_send_gets_t
     done_http1(&f);
 }
 
+// A sweep that answers somebody itself has looked at the clock before: what it sent is no older than nothing.
+TEST(a_sweep_cuts_what_stalls_and_never_what_was_sent_after_its_look_at_the_clock) {
+    struct fake f;
+    int client;
+    char c;
+    struct send *s = begin_http1(&f, &client);
+    send_begin(s, &SEND_HEAD(.status = 200, .stream = true));
+    send_set_flush(&fake_sends);
+    uint64_t sent = send_last_ms(s);
+    send_set_sweep(&fake_sends, sent - 1, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1); // open, and nothing to read
+    send_set_sweep(&fake_sends, sent + 30000, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1);
+    send_set_sweep(&fake_sends, sent + 30001, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), 0); // cut
+    fake_proceed(&f);
+    close(client);
+    uv_run(&loop, UV_RUN_ONCE);
+    done_http1(&f);
+}
+
+// Questions are cheap, and a reply stays as long as its client may stall.
+TEST(whole_replies_that_nobody_reads_have_a_bound_and_the_oldest_go) {
+    struct fake f;
+    int client;
+    char c;
+    struct send *s = begin_http1(&f, &client);
+    CHECK_EQ(fake_sends.unread_bytes_max, SEND_UNREAD_BYTES_MAX);
+    send_whole(s, &SEND_HEAD(.status = 200), "0123456789", 10);
+    CHECK_EQ(fake_sends.unread_bytes, 10);
+    uint64_t sent = send_last_ms(s);
+    fake_sends.unread_bytes_max = 10;
+    send_set_sweep(&fake_sends, sent + SEND_UNREAD_AGE_MS, 30000);
+    fake_sends.unread_bytes_max = 9;
+    send_set_sweep(&fake_sends, sent + SEND_UNREAD_AGE_MS - 1, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), -1); // open: it may still be read
+    CHECK_EQ(fake_sends.unread_bytes, 10);
+    send_set_sweep(&fake_sends, sent + SEND_UNREAD_AGE_MS, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), 0); // cut
+    CHECK_EQ(fake_sends.unread_bytes, 0);
+    close(client);
+    done_http1(&f);
+    CHECK_EQ(fake_sends.unread_bytes, 0);
+}
+
+TEST(a_reply_that_was_read_counts_no_more) {
+    struct fake f;
+    struct send *s = begin(&f);
+    send_whole(s, &SEND_HEAD(.status = 200), "0123456789", 10);
+    CHECK(fake_proceed(&f));
+    done(&f);
+    CHECK_EQ(fake_sends.unread_bytes, 0);
+}
+
+TEST(a_fixed_body_is_not_copied_and_does_not_count) {
+    static const char body[] = "{\"fixed\":true}";
+    struct fake f;
+    begin(&f);
+    fake_fini(&f);
+    fake_init(&f, NULL);
+    send_reply_fixed(f.call, &SEND_HEAD(.status = 200), body, sizeof body - 1);
+    CHECK(f.flying.base == body && f.flying.len == sizeof body - 1);
+    CHECK_EQ(f.req.res.content_length, sizeof body - 1);
+    CHECK_EQ(fake_sends.unread_bytes, 0);
+    CHECK(fake_proceed(&f));
+    done(&f);
+}
+
 // Any order of text, flushes, h2o's asking, ends and resets: fake_h2o checks the rules, here what arrives.
 TEST(random_orders_break_no_rule_and_lose_no_byte) {
     srand(7);

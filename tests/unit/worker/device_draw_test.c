@@ -1,16 +1,32 @@
 /* Tokens that the device draws are those that the host would: the engine over the kernels' twins, each request once with
  * the hash of its logits, which needs them on the host, and once without. */
+#include "common/err.h"
 #include "kernels/ops.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/ops_ref.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
 
-enum { PROMPT = 40, TOKENS = 24, REQUESTS = 5 };
+enum { PROMPT = 40, TOKENS = 24, DRAWN = 4, BEST = 7, REQUESTS = 10 };
+
+// Those below DRAWN are drawn on the device, those below BEST from a row's best ids, the others from whole rows.
+static const struct sample_params settings[REQUESTS] = {
+    {.top_p = 1},
+    {.temperature = 1, .top_p = 1},
+    {.temperature = 1, .top_p = 1, .min_p = 0.02},
+    {.temperature = 1, .top_p = 1, .top_k = 1},
+    {.temperature = 1.5, .top_p = 1, .top_k = 7},
+    {.temperature = 1, .top_p = 0.8, .top_k = 20},
+    {.temperature = 0.7, .top_p = 0.95, .min_p = 0.01, .top_k = 32},
+    {.temperature = 1, .top_p = 1, .top_k = 33},
+    {.temperature = 1, .top_p = 0.9},
+    {.temperature = 1, .top_p = 0.9, .top_k = 20, .presence = 1},
+};
 
 static struct {
     void (*draw)(void *ctx, const struct draw_args *a); // the twin's
-    uint32_t calls;
+    void (*top)(void *ctx, const struct draft_top_args *a);
+    uint32_t calls, tops;
 } device;
 
 static void count_draw(void *ctx, const struct draw_args *a) {
@@ -18,10 +34,17 @@ static void count_draw(void *ctx, const struct draw_args *a) {
     device.draw(ctx, a);
 }
 
+static void count_top(void *ctx, const struct draft_top_args *a) {
+    device.tops++;
+    device.top(ctx, a);
+}
+
 static void use_twins(void *arg, struct ops *o) {
     ops_ref_put(o);
     device.draw = o->draw;
+    device.top = o->draft_top;
     o->draw = count_draw;
+    o->draft_top = count_top;
 }
 
 static struct engine *open_engine(void) {
@@ -34,15 +57,12 @@ static struct engine *open_engine(void) {
     return drive_open(&config);
 }
 
-// Greedy, warm, with min_p, of the best one alone; and one that the device leaves to the host.
 static struct engine_request request_of(struct engine *eng, uint32_t *ids, uint32_t kind) {
     struct engine_request r =
         drive_request(ids, PROMPT, kind, engine_info(eng)->vocab_size, TOKENS);
-    if (!kind) return r;
-    r.sampling.temperature = kind == 4 ? 1.5 : 1;
+    r.sampling = settings[kind];
+    r.sampling.repetition = 1;
     r.sampling.seed = 11 * kind;
-    r.sampling.min_p = kind == 2 ? 0.02 : 0;
-    r.sampling.top_k = kind == 3 ? 1 : kind == 4 ? 7 : 0;
     return r;
 }
 
@@ -50,9 +70,10 @@ static void run_alone(struct engine *eng, uint32_t kind, bool hash, struct reply
     uint32_t ids[PROMPT];
     struct engine_request r = request_of(eng, ids, kind);
     r.logits_hash = hash;
-    device.calls = 0;
+    device.calls = device.tops = 0;
     drive_alone(eng, &r, ret);
-    CHECK_EQ(device.calls > 0, !hash && kind < 4);
+    CHECK_EQ(device.calls > 0, !hash && kind < DRAWN);
+    CHECK_EQ(device.tops > 0, !hash && kind >= DRAWN && kind < BEST);
 }
 
 TEST(a_token_drawn_by_the_device_is_the_one_that_the_host_draws) {
@@ -71,8 +92,9 @@ TEST(a_token_drawn_by_the_device_is_the_one_that_the_host_draws) {
 // Streams of one round, some of which the device cannot draw for: whoever draws, the tokens stay.
 TEST(who_else_is_in_the_round_changes_no_token) {
     struct engine *eng = open_engine();
-    static const uint32_t kinds[2][3] = {{0, 1, 2}, {1, 4, 3}};
-    for (uint32_t g = 0; g < 2; g++) {
+    enum { GROUPS = 4 };
+    static const uint32_t kinds[GROUPS][3] = {{0, 1, 2}, {1, 4, 3}, {5, 4, 6}, {5, 8, 0}};
+    for (uint32_t g = 0; g < GROUPS; g++) {
         struct reply together[3] = {0}, alone;
         struct drive d = {.eng = eng, .replies = together, .replies_count = 3};
         uint32_t ids[3][PROMPT];
@@ -89,6 +111,31 @@ TEST(who_else_is_in_the_round_changes_no_token) {
             CHECK_EQ(together[i].count, alone.count);
             CHECK_MEM(together[i].ids, alone.ids, alone.count * sizeof *alone.ids);
         }
+    }
+    engine_free(eng);
+}
+
+// Ids that are not in use stand between those that are; too many gaps for the device leave the draw to the host.
+TEST(the_best_ids_are_those_in_use) {
+    struct engine *eng = open_engine();
+    enum { GAPS = 20 };
+    struct engine_range used[GAPS];
+    struct err e = {0};
+    for (uint32_t n = 3; n <= GAPS; n += GAPS - 3) {
+        for (uint32_t i = 0; i < n; i++) used[i] = (struct engine_range){3 + 12 * (n - i), 9};
+        CHECK_OK(engine_set_vocab(eng, used, n, NULL, 0, &e), e);
+        struct reply host, dev;
+        uint32_t ids[PROMPT];
+        struct engine_request r = request_of(eng, ids, 5);
+        drive_alone(eng, &r, &host);
+        r.logits_hash = false;
+        device.tops = 0;
+        drive_alone(eng, &r, &dev);
+        CHECK_EQ(device.tops > 0, n == 3);
+        CHECK_EQ(dev.count, host.count);
+        CHECK_MEM(dev.ids, host.ids, host.count * sizeof *host.ids);
+        for (uint32_t i = 0; i < dev.count; i++)
+            CHECK(dev.ids[i] >= 15 && (dev.ids[i] - 3) % 12 < 9 && dev.ids[i] < 3 + 12 * n + 9);
     }
     engine_free(eng);
 }

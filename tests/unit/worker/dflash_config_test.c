@@ -352,19 +352,13 @@ TEST(names_may_have_a_prefix_and_codebooks_an_ending) {
     bed_close(&b);
 }
 
-TEST(folders_without_files_and_backends_without_operations_are_refused) {
+TEST(a_folder_without_files_is_refused) {
     struct bed b;
     struct err e = {0};
     struct drafter d = {0};
-    struct tiny_files f;
     bed_open(&b);
     CHECK_EQ(dflash_open(&d, "/nowhere/at/all", &b.model, &b.limits, &e), ST_NOT_FOUND);
     CHECK_HAS(e.msg, "/nowhere/at/all/config.json");
-    tiny_files_make(&f, true, SLIDING, "");
-    b.ops.draft_conv = NULL;
-    CHECK_EQ(open_files(&b, &f, &e), ST_UNSUPPORTED);
-    CHECK_HAS(e.msg, "'draft_conv'");
-    tiny_files_fini(&f);
     bed_close(&b);
 }
 

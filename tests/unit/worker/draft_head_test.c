@@ -54,7 +54,9 @@ static void head_make(struct heads *h, struct draft_head *ret, const struct engi
                       uint32_t count) {
     struct err e = {0};
     struct carve c = {.base = h->memory + align_up_u64(ROWS * h->dim * sizeof(float), CARVE_ALIGN)};
-    CHECK_OK(draft_head_init(ret, &h->b.model, spans, count, TOP, &e), e);
+    CHECK_OK(draft_head_init(ret, &h->b.model, (struct draft_head_spans){"spans", spans, count},
+                             TOP, &e),
+             e);
     draft_head_carve(ret, &c, ROWS);
     CHECK(c.base + carve_bytes(&c) <= h->memory + BYTES);
 }
@@ -151,7 +153,9 @@ TEST(spans_that_are_none_are_refused) {
     for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = {0};
         struct draft_head d;
-        CHECK_EQ(draft_head_init(&d, &h.b.model, cases[i].spans, 2, TOP, &e), ST_INVAL);
+        struct draft_head_spans given = {"what gave them", cases[i].spans, 2};
+        CHECK_EQ(draft_head_init(&d, &h.b.model, given, TOP, &e), ST_INVAL);
+        CHECK_HAS(e.msg, "what gave them: ");
         CHECK_HAS(e.msg, cases[i].part);
     }
     heads_close(&h);

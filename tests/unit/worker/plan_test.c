@@ -54,6 +54,7 @@ TEST(the_plan_adds_up_and_says_where_the_rows_go) {
     CHECK_EQ_U64(p.embedding_bytes, (uint64_t)248320 * 5120 * 2);
     CHECK_OK(plan_of(&p, 32768, 16, "auto", &e), e);
     CHECK(p.embedding_on_host && p.streams_whole >= 1);
+    CHECK(p.staging_bytes > 0);
     CHECK_EQ(plan_of(&p, 32768, 16, "card", &e), ST_NOMEM);
     CHECK_HAS(e.msg, "with the embedding on the card it needs");
     CHECK_EQ(plan_of(&p, 32768, 8, "auto", &e), ST_NOMEM);
