@@ -53,7 +53,7 @@ DEVICE_FN struct attn_need attn_need(const struct attn_params &p, const struct r
     n.groups = tile / ATTN_GROUP_TILES + 1;
     n.units = attn_spans(mode, n.chunks, n.groups) * n.pieces * heads;
     n.entries = attn_entries(mode, n.chunks, n.groups) * r->count * heads;
-    n.counters = n.pieces * heads * (mode == ATTN_FINE ? n.groups + 1 : 1);
+    n.counters = mode == ATTN_WHOLE ? 0 : n.pieces * heads * (mode == ATTN_FINE ? n.groups + 1 : 1);
     return n;
 }
 

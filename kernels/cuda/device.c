@@ -82,15 +82,15 @@ static int open_context(struct cuda *c, uint32_t device, struct err *e) {
 static int load_kernel(struct cuda *c, uint32_t i, struct err *e) {
     const struct cuda_kernel *k = &cuda_kernels[i];
     const struct cuda_kernel_arch *on = cuda_kernel_on(k, c->arch.sm);
-    uint32_t fixed = on ? on->shared_bytes : 0;
+    int fixed = 0, ptx = 0;
     cu_result r = c->d->module_function(&c->functions[i], c->modules[k->image], k->name);
     if (r == CU_ERROR_NOT_FOUND) { // made for other chips; their plans do not name it
         c->functions[i] = NULL;
         return ST_OK;
     }
-    int ptx = 0;
+    if (!r) r = c->d->func_get(&fixed, CU_FUNC_SHARED_STATIC, c->functions[i]);
     if (!r)
-        r = c->d->func_set(c->functions[i], CU_FUNC_SHARED_MAX, (int)(c->arch.shared_max - fixed));
+        r = c->d->func_set(c->functions[i], CU_FUNC_SHARED_MAX, (int)c->arch.shared_max - fixed);
     if (!r) r = c->d->func_get(&ptx, CU_FUNC_PTX_VERSION, c->functions[i]);
     // What the driver made of the PTX does not wait, and so may not be early.
     c->overlaps[i] = on && on->waits && ptx >= OVERLAP_SM_MIN;

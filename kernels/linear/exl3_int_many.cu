@@ -544,7 +544,7 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_int_man
         const char *rows = many_stages + align + slot * stage_bytes;
         const uint32_t *t = reinterpret_cast<const uint32_t *>(s) + h * half_bits;
         many_await(full + slot * 8, parity);
-        uint32_t w[(BITS2 ? BITS2 : EXL3_HALF_BITS_MAX) + 4];
+        __align__(16) uint32_t w[(BITS2 ? BITS2 : EXL3_HALF_BITS_MAX) + 4];
         w[3] = *reinterpret_cast<const uint32_t *>(s + before);
         if (BITS2)
             many_words<BITS2>(t, w + 4);

@@ -47,7 +47,7 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_int_many_param
                         ((uint64_t)(unit * 4 + c) * (weight.rows / 16) + (p.from + blockIdx.y) * 8 +
                          warp % 4 * 2 + lane / 16) *
                             (4 * half_bits);
-    uint32_t w[(BITS2 ? BITS2 : 16) + 4];
+    __align__(16) uint32_t w[(BITS2 ? BITS2 : 16) + 4];
     w[3] = h ? t[h * half_bits - 1] : t[4 * half_bits - 1];
     if (BITS2)
         many_words<BITS2>(t + h * half_bits, w + 4);

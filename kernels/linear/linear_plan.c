@@ -130,6 +130,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
                       const struct cuda_work *w, struct launch_list *ret) {
     struct exl3_sizes s = exl3_sizes(a);
     if (!s.parts) return;
+    ret->scratch_bytes = 0; // the plain parts are done with theirs
     struct exl3_params p = {
         .a = *a, .rotated = w->scratch, .counters = w->counters, .masks = EXL3_MASKS};
     p.half_bits_max = s.half_bits_max;

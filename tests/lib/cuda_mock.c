@@ -179,10 +179,15 @@ static cu_result mock_module_function(cu_function *ret, cu_module m, const char 
     return CU_SUCCESS;
 }
 
+// As compiled for this card; what the driver makes of the PTX takes what the first architecture does.
+static uint32_t static_shared(const struct cuda_kernel *k) {
+    const struct cuda_kernel_arch *on = cuda_kernel_on(k, mock.c.arch.sm);
+    return on ? on->shared_bytes : k->archs_count ? k->archs[0].shared_bytes : 0;
+}
+
 static cu_result mock_func_set(cu_function f, int attribute, int value) {
     uintptr_t i = (uintptr_t)f - 1;
-    const struct cuda_kernel_arch *on = cuda_kernel_on(&cuda_kernels[i], mock.c.arch.sm);
-    if (value < 0 || (uint32_t)value + (on ? on->shared_bytes : 0) > mock.c.arch.shared_max)
+    if (value < 0 || (uint32_t)value + static_shared(&cuda_kernels[i]) > mock.c.arch.shared_max)
         return wrong(CU_ERROR_INVALID_VALUE, "%s: %d bytes of shared memory", cuda_kernels[i].name,
                      value);
     mock.shared[i] = (uint32_t)value;
@@ -190,9 +195,13 @@ static cu_result mock_func_set(cu_function f, int attribute, int value) {
 }
 
 static cu_result mock_func_get(int *ret, int attribute, cu_function f) {
+    const struct cuda_kernel *k = &cuda_kernels[(uintptr_t)f - 1];
+    if (attribute == CU_FUNC_SHARED_STATIC) {
+        *ret = (int)static_shared(k);
+        return enter(CU_ERROR_INVALID_VALUE);
+    }
     if (attribute != CU_FUNC_PTX_VERSION)
         return wrong(CU_ERROR_INVALID_VALUE, "function attribute %d", attribute);
-    const struct cuda_kernel *k = &cuda_kernels[(uintptr_t)f - 1];
     const struct cuda_kernel_arch *on = cuda_kernel_on(k, mock.c.arch.sm);
     *ret = mock.c.from_ptx || !on ? 80 : (int)on->sm;
     return enter(CU_ERROR_INVALID_VALUE);

@@ -194,8 +194,9 @@ TEST(launches_overlap_where_their_kernels_were_compiled_to_wait_and_nowhere_else
         {.arch = {90, 227 << 10, 132}},
         {.arch = {90, 227 << 10, 132}, .from_ptx = true},
         {.arch = {80, 163 << 10, 108}},
+        {.arch = {110, 227 << 10, 20}}, // nothing was compiled for it
     };
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++) {
         struct engine_config c = mock_engine(&cards[i], "");
         struct engine *eng = drive_open(&c);
         run_all(eng);

@@ -22,6 +22,7 @@
 #include "kernels/draft/q4_linear.h"
 #include "kernels/draft/q4_pack.h"
 #include "kernels/embed/embed.h"
+#include "kernels/linear/exl3_params.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
 #include "kernels/moe/expert_sum.h"
@@ -377,6 +378,34 @@ TEST(plain_linear_layers_want_no_more_for_fewer_rows) {
                 before = l->scratch_bytes;
             }
         }
+}
+
+static uint32_t check_sums_aligned(uint32_t cols, uint32_t plain, uint32_t rows_count) {
+    struct linear_args a = {.rows = rows_count, .parts_count = 2};
+    struct launch_list l = {0};
+    uint32_t seen = 0;
+    a.parts[0].w = (struct weight){.dtype = DTYPE_BF16, .rows = plain, .cols = cols};
+    a.parts[1].w =
+        (struct weight){.rows = 1024, .cols = cols, .exl3 = {.half_bits = 8, .codebook = EXL3_MCG}};
+    linear_plan(&a, &cuda_archs[3], &no_work, &l);
+    for (uint32_t i = 0; i < l.count; i++) {
+        const struct exl3_params *p = (const void *)l.launches[i].params;
+        if (strncmp(l.launches[i].kernel, "exl3_", 5) != 0) continue;
+        CHECK_EQ_U64(p->rotated % 16, 0);
+        CHECK_EQ_U64(p->sums % 16, 0);
+        seen++;
+    }
+    return seen;
+}
+
+// Plain parts of any size stand before EXL3 ones in a call: the sums of these are read sixteen bytes at a time.
+TEST(scratch_of_exl3_parts_is_aligned_whatever_plain_parts_stand_before) {
+    static const uint32_t inputs[] = {128, 384, 1152, 5120};
+    uint32_t seen = 0;
+    for (size_t k = 0; k < sizeof inputs / sizeof *inputs; k++)
+        for (uint32_t n = 1; n <= 100; n += 3)
+            for (uint32_t r = 1; r <= 40; r++) seen += check_sums_aligned(inputs[k], n, r);
+    CHECK(seen > 1000);
 }
 
 // The table is searched by halves.
