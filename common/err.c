@@ -5,13 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *st_name(enum st st) {
-    static const char *const names[ST_COUNT] = {
-        "ok",      "inval",   "nomem",  "io",     "full",      "not_found", "unsupported",
-        "corrupt", "version", "device", "closed", "cancelled", "timeout",   "internal"};
-    return (unsigned)st < ST_COUNT ? names[st] : "unknown";
-}
-
 // A message that did not fit must not end inside a UTF-8 character.
 static void cut_tail(char *msg) {
     size_t n = strlen(msg);

@@ -23,7 +23,6 @@ enum st {
     ST_CANCELLED,
     ST_TIMEOUT,
     ST_INTERNAL, // our own mistake, found in time
-    ST_COUNT,
 };
 
 enum { ERR_MSG_BYTES = 1024 }; // a longer message is cut on a character border
@@ -32,8 +31,6 @@ struct err {
     enum st st;
     char msg[ERR_MSG_BYTES];
 };
-
-const char *st_name(enum st st); // "inval", "nomem", ...; never NULL
 
 // Fills e (which may be NULL) and returns st, so that "return err_set(...)" reads well.
 enum st err_set(struct err *e, enum st st, const char *fmt, ...)

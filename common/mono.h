@@ -14,6 +14,3 @@ static inline uint64_t mono_since(uint64_t then, uint64_t now) {
     return now > then ? now - then : 0;
 }
 int64_t wall_s(void); // seconds since 1970
-// A test's own clock: from now on mono_ns() answers *ns (the caller keeps it); NULL gives the real one back.
-// Set it before other threads start.
-void mono_set_source(const uint64_t *ns);

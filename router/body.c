@@ -20,7 +20,6 @@ struct scan {
     const char *copied;
     bool is_array[BODY_DEPTH_MAX]; // open containers
     unsigned depth;
-    uint32_t containers, keys, values; // so far
     struct body_stats *stats;
     struct apierr *e;
 };
@@ -194,7 +193,7 @@ static int open_container(struct scan *s, bool is_array) {
         return apierr_set(s->e, APIERR_INVALID_JSON, NULL,
                           "invalid JSON at byte %zu: nested deeper than %d levels", offset(s),
                           BODY_DEPTH_MAX);
-    int st = count(s, &s->containers, BODY_CONTAINERS_MAX, "objects and arrays");
+    int st = count(s, &s->stats->containers, BODY_CONTAINERS_MAX, "objects and arrays");
     if (st) return st;
     s->is_array[s->depth++] = is_array;
     s->p++;
@@ -216,7 +215,7 @@ static int scan_scalar(struct scan *s) {
 
 static int scan_key(struct scan *s) {
     if (s->p >= s->end || *s->p != '"') return wanted(s, "a key in quotes");
-    int st = count(s, &s->keys, BODY_KEYS_MAX, "keys");
+    int st = count(s, &s->stats->keys, BODY_KEYS_MAX, "keys");
     if (!st) st = scan_string(s, true);
     if (st) return st;
     skip_space(s);
@@ -252,7 +251,7 @@ static int scan_value(struct scan *s) {
     bool key = false; // the next member needs its key first
     while (more) {
         int st = key ? scan_key(s) : ST_OK;
-        if (!st) st = count(s, &s->values, BODY_VALUES_MAX, "values");
+        if (!st) st = count(s, &s->stats->values, BODY_VALUES_MAX, "values");
         if (st) return st;
         char c = s->p < s->end ? *s->p : '\0';
         if (c == '{' || c == '[') {
@@ -291,9 +290,8 @@ static int build(const char *text, size_t len, json_t **ret, struct apierr *e) {
     return ST_OK;
 }
 
-static int parse(const char *bytes, size_t len, bool want_object, json_t **ret,
-                 struct body_stats *stats, struct apierr *e) {
-    *stats = (struct body_stats){0};
+int body_parse_next(const char *bytes, size_t len, json_t **ret, struct body_stats *stats,
+                    struct apierr *e) {
     int st = check_utf8(bytes, len, e);
     if (st) return st;
     struct strbuf out = {0};
@@ -302,7 +300,7 @@ static int parse(const char *bytes, size_t len, bool want_object, json_t **ret,
     if (len >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) s.p += 3;
     s.copied = s.p;
     skip_space(&s);
-    if (want_object && (s.p >= s.end || *s.p != '{')) {
+    if (s.p >= s.end || *s.p != '{') {
         st = wanted(&s, "a JSON object");
         goto out;
     }
@@ -326,12 +324,8 @@ out:
 
 int body_parse(const char *bytes, size_t len, json_t **ret, struct body_stats *ret_stats,
                struct apierr *e) {
-    return parse(bytes, len, true, ret, ret_stats, e);
-}
-
-int body_parse_any(const char *bytes, size_t len, json_t **ret, struct body_stats *ret_stats,
-                   struct apierr *e) {
-    return parse(bytes, len, false, ret, ret_stats, e);
+    *ret_stats = (struct body_stats){0};
+    return body_parse_next(bytes, len, ret, ret_stats, e);
 }
 
 bool body_is_text(const json_t *v) {

@@ -12,9 +12,10 @@
 struct reader {
     const struct messages_options *o;
     struct apierr *e;
-    size_t idx;         // of the message being read
-    char path[128];     // "messages[3]"
-    struct strbuf text; // content of that message
+    size_t idx;              // of the message being read
+    char path[128];          // "messages[3]"
+    struct strbuf text;      // content of that message
+    struct body_stats stats; // of the texts of all calls' arguments
 };
 
 static int wrong_type(struct reader *r, const char *member, const char *wanted, const json_t *v) {
@@ -99,17 +100,17 @@ static int read_arguments(struct reader *r, const char *member, const json_t *v,
     }
     json_t *parsed = NULL;
     struct apierr why;
-    struct body_stats stats;
-    if (body_is_text(v) &&
-        !body_parse(json_string_value(v), json_string_length(v), &parsed, &stats, &why)) {
-        *r->o->lone_surrogates += stats.lone_surrogates;
+    bool text = body_is_text(v);
+    if (text &&
+        !body_parse_next(json_string_value(v), json_string_length(v), &parsed, &r->stats, &why)) {
         *ret = parsed;
         return ST_OK;
     }
     char param[APIERR_PARAM_BYTES];
     snprintf(param, sizeof param, "%s%s", r->path, member);
     return apierr_set(r->e, APIERR_INVALID_VALUE, param,
-                      "%s must be a JSON object, as such or in a string", param);
+                      "%s must be a JSON object, as such or in a string%s%s", param,
+                      text ? ": " : "", text ? why.message : "");
 }
 
 static int read_call(struct reader *r, size_t j, const json_t *call, json_t *out) {
@@ -242,6 +243,7 @@ int messages_read(const json_t *v, const struct messages_options *o, json_t **re
         st = read_message(&r, json_array_get(v, r.idx), out);
     }
     strbuf_fini(&r.text);
+    *o->lone_surrogates += r.stats.lone_surrogates;
     if (st) {
         json_decref(out);
         return st;

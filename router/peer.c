@@ -191,10 +191,6 @@ void peer_cancel(struct peer *p, struct frame_stream s) {
     send_next(p);
 }
 
-size_t peer_unsent_bytes(const struct peer *p) {
-    return p->out_bytes;
-}
-
 /* Life. */
 
 static void peer_free(struct peer *p) {

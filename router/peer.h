@@ -35,6 +35,5 @@ int peer_new(struct peer **ret, struct inbox *in, const char *url, uint32_t gene
 int peer_send(struct peer *p, struct frame *f, struct err *e);
 // Behind all that was queued before, merged with the cancels that wait there.
 void peer_cancel(struct peer *p, struct frame_stream s);
-size_t peer_unsent_bytes(const struct peer *p);
 // No event comes any more. The socket closes on a pool thread, since that waits for nng's; then closed(arg) on the loop.
 void peer_close(struct peer *p, void (*closed)(void *arg), void *arg);

@@ -425,12 +425,20 @@ void send_set_flush(struct send_set *set) {
     }
 }
 
-// h2o lets go of them when it sees that their connections have ended.
+// Of a reply whose client takes nothing: h2o lets go of it when it sees that the connection has ended.
+static void cut_unread(struct send *s) {
+    if (s->call->status < 400) {
+        s->call->status = 499;
+        s->call->facts.code = apierr_name(APIERR_CLIENT_CLOSED);
+    }
+    shutdown(socket_fd(s), SHUT_RDWR);
+}
+
 static void bound_unread(struct send_set *set, uint64_t now_ms) {
     struct send *s;
     while (set->unread_bytes > set->unread_bytes_max && (s = TAILQ_FIRST(&set->unread))) {
         if (mono_since(s->sent_at_ms, now_ms) < SEND_UNREAD_AGE_MS) return;
-        shutdown(socket_fd(s), SHUT_RDWR);
+        cut_unread(s);
         forget_unread(s);
     }
 }
@@ -439,6 +447,5 @@ void send_set_sweep(struct send_set *set, uint64_t now_ms, uint64_t stall_ms) {
     struct send *s;
     bound_unread(set, now_ms);
     TAILQ_FOREACH(s, &set->open, open_link)
-    if (s->in_flight && mono_since(s->sent_at_ms, now_ms) > stall_ms)
-        shutdown(socket_fd(s), SHUT_RDWR);
+    if (s->in_flight && mono_since(s->sent_at_ms, now_ms) > stall_ms) cut_unread(s);
 }

@@ -132,7 +132,8 @@ static int time_rounds(struct engine *eng, uint32_t streams, double *ret_ms, str
         struct engine_round round;
         uint64_t before = mono_ns();
         st = engine_step(eng, &round, e);
-        if (round.rows == streams && n < ROUNDS) ms[n++] = (double)(mono_ns() - before) / 1e6;
+        if (!st && round.rows == streams && n < ROUNDS)
+            ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
     if (!st && !n) st = err_set(e, ST_INTERNAL, "no round had %u rows", streams);
     if (st) return st;

@@ -29,7 +29,7 @@ struct launch_list;
     X(router)                                                                                      \
     X(experts)                                                                                     \
     X(expert_sum)
-// Those of drafters, which have no twins: they owe no other operation their bits (kernels/draft/draft.h).
+// Those of drafters, which have no twins: they owe no other operation their bits, or have one answer (kernels/draft/draft.h).
 #define PLANS_DRAFT(X)                                                                             \
     X(draft_attn)                                                                                  \
     X(draft_keep)                                                                                  \

@@ -34,10 +34,3 @@ static inline float sums_quads(const float *x, uint32_t n, uint32_t lanes) {
         v[l] = (s[l * 4] + s[l * 4 + 1]) + (s[l * 4 + 2] + s[l * 4 + 3]);
     return sums_block(v, lanes);
 }
-
-// sum of x[i]^2: lane l fuses x[l], x[l + lanes], .. into its sum, from 0; then sums_block.
-static inline float sums_squares(const float *x, uint32_t n, uint32_t lanes) {
-    float v[SUMS_LANES_MAX] = {0};
-    for (uint32_t i = 0; i < n; i++) v[i % lanes] = fmaf(x[i], x[i], v[i % lanes]);
-    return sums_block(v, lanes);
-}

@@ -1,7 +1,8 @@
 /* draft: what the operations of block drafters (DFlash) share: blocks, and where the context's keys and values stand.
  *
  * These operations change no reply, only which ids are proposed, so they owe no other operation its bits. The same call gives
- * the same bits, whatever the threads and the vector width. */
+ * the same bits, whatever the threads and the vector width. draft_top, which draws on the device take a row's best ids from
+ * too, has one answer on every backend. */
 #pragma once
 #include "kernels/types.h"
 

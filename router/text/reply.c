@@ -447,10 +447,6 @@ const char *reply_stop_string(const struct reply *r, size_t *ret_len) {
     return r->hit->text;
 }
 
-bool reply_in_thought(const struct reply *r) {
-    return r->thinking;
-}
-
 uint64_t reply_tokens(const struct reply *r) {
     return r->taken;
 }

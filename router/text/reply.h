@@ -92,7 +92,6 @@ void reply_finish(struct reply *r, bool cut, struct reply_delta *out);
 enum reply_end reply_state(const struct reply *r);
 const char *reply_stop_string(const struct reply *r,
                               size_t *ret_len); // the one that matched, or NULL
-bool reply_in_thought(const struct reply *r);   // no end-of-thought mark so far
 uint64_t reply_tokens(const struct reply *r);   // ids taken
 uint64_t
 reply_reasoning_tokens(const struct reply *r); // ids before the end-of-thought mark, mark included

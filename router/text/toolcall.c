@@ -285,10 +285,6 @@ bool toolcall_in_value(const struct toolcall *t) {
     return t->state == VALUE;
 }
 
-uint32_t toolcall_begun(const struct toolcall *t) {
-    return t->begun;
-}
-
 uint32_t toolcall_complete(const struct toolcall *t) {
     return t->complete;
 }

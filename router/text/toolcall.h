@@ -37,5 +37,4 @@ void toolcall_finish(struct toolcall *t, bool cut);
 
 bool toolcall_inside(const struct toolcall *t);   // what comes belongs to it
 bool toolcall_in_value(const struct toolcall *t); // a mark that comes is text of a value
-uint32_t toolcall_begun(const struct toolcall *t);
 uint32_t toolcall_complete(const struct toolcall *t);

@@ -1,12 +1,15 @@
 /* device_draw: draws for which the row of logits stays on the device (engine_impl.h).
  *
  * A row that needs no filter is drawn from there; of one with a small top_k the best ids come back, and the draw is made of those.
- * Either way the id is the one that the whole row would have given on the host. All of a piece comes back in one copy. */
+ * Either way the id is the one that the whole row would have given on the host. All of a piece comes back in one copy.
+ * Of a row without a finite number the device gives the first id in use, or best ids of no value: that much is looked at. */
 #include "common/num.h"
 #include "kernels/draft/draft_top.h"
 #include "kernels/ops.h"
 #include "kernels/sample/draw.h"
 #include "worker/engine/engine_impl.h"
+
+#include <math.h>
 
 // Runs of ids in use, as parts of a row; with more of them than an operation takes, there are none, and the host draws.
 void engine_find_used(struct engine *eng) {
@@ -79,12 +82,25 @@ static void issue(struct engine *eng, const struct piece *p) {
     o->read(o->ctx, eng->drawn, m->draw_ids, bytes);
 }
 
-static uint32_t id_of(struct engine *eng, const struct piece *p, uint32_t i, uint32_t pos) {
-    const struct stream *s = pick_stream(eng, p->first + i);
-    if (!stream_best(s)) return eng->drawn[i];
+// The first id in use is drawn now and then, and of a row of NaN each time: only then is the row read.
+static bool row_finite(struct engine *eng, uint32_t i) {
+    uint64_t bytes = (uint64_t)eng->vocab.size * sizeof(float);
+    if (eng->drawn[i] != eng->used_parts[0].id) return true;
+    eng->ops.read(eng->ops.ctx, eng->host_logits, eng->model.logits + i * bytes, bytes);
+    return sample_finite(eng->host_logits, eng->vocab.size, eng->used_bits);
+}
+
+static void take_row(struct engine *eng, const struct piece *p, uint32_t i, uint32_t pos) {
+    struct stream *s = pick_stream(eng, p->first + i);
     const uint32_t *ids = eng->drawn + p->count + (size_t)i * p->best;
     const float *logits = (const float *)(ids + (size_t)p->count * p->best);
-    return sample_draw_best(eng->samplers[0], ids, logits, p->best, &s->sampling, pos + 1);
+    uint32_t id = eng->drawn[i], best = stream_best(s);
+    if (best ? !isfinite(logits[0]) || !isfinite(logits[best - 1]) : !row_finite(eng, i)) {
+        stream_broken(s, pos);
+        return;
+    }
+    if (best) id = sample_draw_best(eng->samplers[0], ids, logits, p->best, &s->sampling, pos + 1);
+    stream_drawn(s, pos, id);
 }
 
 bool engine_draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
@@ -93,9 +109,8 @@ bool engine_draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
     issue(eng, &p);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t row = eng->round.picks[first + i], pos = eng->round.pos[row];
-        struct stream *s = pick_stream(eng, first + i);
-        if (stream_stands(s, pos, eng->round.ids[row]))
-            stream_drawn(s, pos, id_of(eng, &p, i, pos));
+        if (stream_stands(pick_stream(eng, first + i), pos, eng->round.ids[row]))
+            take_row(eng, &p, i, pos);
     }
     return true;
 }

@@ -173,6 +173,7 @@ bool engine_cancel(struct engine *eng, uint64_t handle);
 // given ids that already hold the one that ends the reply (a stop id, or as many as max_tokens or the context allow) make a
 // stream that is filled and then ends without a draw; a stop id before the last given id is ST_INVAL.
 // BROKEN: the logits that the next token was to be drawn from hold values that are no finite numbers. Only this stream ends.
+// Of a row that a device draws from it is seen where no value is finite, or one of the best is not (device_draw.c).
 enum engine_finish {
     ENGINE_RUNNING,
     ENGINE_FINISH_STOP,

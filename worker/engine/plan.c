@@ -57,6 +57,9 @@ int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
     }
     if (!st) st = graphs_begin(&g, &m, &r, a->config, e);
     if (!st) st = budget_make(&b, &m, &r, a->config, 0, e);
+    // As an engine does where memory is short.
+    while (st == ST_NOMEM && drafts_shrink(&d, a->config))
+        st = budget_make(&b, &m, &r, a->config, 0, e);
     if (!st) fill(ret, &m, &r, &b, a);
     if (!st) ret->graphs_bytes = g.bytes;
     graphs_fini(&g);

@@ -251,3 +251,7 @@ struct draw_row stream_draw_row(const struct stream *s, uint32_t pos) {
 void stream_drawn(struct stream *s, uint32_t pos, uint32_t id) {
     if (pos + 1 == s->count) stream_append(s, id); // else the id was given
 }
+
+void stream_broken(struct stream *s, uint32_t pos) {
+    if (pos + 1 == s->count) s->finish = ENGINE_FINISH_BROKEN;
+}

@@ -81,6 +81,7 @@ uint32_t stream_best(const struct stream *s);
 // What the device needs to draw behind the row at pos, and what becomes of the id.
 struct draw_row stream_draw_row(const struct stream *s, uint32_t pos);
 void stream_drawn(struct stream *s, uint32_t pos, uint32_t id);
+void stream_broken(struct stream *s, uint32_t pos); // there was nothing to draw from
 // Appends an id as if it had been drawn.
 void stream_append(struct stream *s, uint32_t id);
 bool stream_ends_at(const struct stream *s, uint32_t generated_idx, uint32_t id); // by a stop id

@@ -463,7 +463,7 @@ static uint32_t best_behind(uint32_t row, uint32_t count, uint32_t last, bool an
 }
 
 TEST(the_best_of_a_long_row_are_those_that_a_search_finds) {
-    enum { IDS = 50000, ROWS_MANY = 3, K = 16 };
+    enum { IDS = 50000, ROWS_MANY = 3, K = DRAFT_TOP_MAX };
     struct bed b;
     uint32_t ids[ROWS_MANY * K];
     float *x = malloc((size_t)ROWS_MANY * IDS * sizeof *x);

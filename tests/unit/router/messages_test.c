@@ -1,5 +1,6 @@
 /* Conversations: one form for the template rules, and each refusal with its path. */
 #include "common/err.h"
+#include "common/strbuf.h"
 #include "router/apierr.h"
 #include "router/body.h"
 #include "router/messages.h"
@@ -14,12 +15,15 @@ static uint32_t surrogates;
 static int read(const char *text, bool late_as_user, json_t **ret, struct apierr *e) {
     json_t *v = NULL;
     struct body_stats stats;
+    struct strbuf body = {0};
     *ret = NULL;
-    if (body_parse_any(text, strlen(text), &v, &stats, e))
+    strbuf_printf(&body, "{\"messages\":%s}", text);
+    if (body_parse(body.p, body.len, &v, &stats, e))
         test_fail(__FILE__, __LINE__, "%s: %s", text, e->message);
     struct messages_options o = {late_as_user, &surrogates};
-    int st = messages_read(v, &o, ret, e);
+    int st = messages_read(json_object_get(v, "messages"), &o, ret, e);
     json_decref(v);
+    strbuf_fini(&body);
     return st;
 }
 
@@ -111,6 +115,37 @@ TEST(arguments_beyond_64_bits_reach_the_prompt_digit_by_digit) {
         template_prompt_fini(&p);
     }
     json_decref(out);
+}
+
+static const char call_begin[] = "{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
+                  call_end[] = "]}\"}}";
+
+// One message whose calls have `each` empty objects in the text of their arguments.
+static void add_calls(struct strbuf *out, uint32_t calls, uint32_t each) {
+    strbuf_add_str(out, "[{\"role\":\"assistant\",\"tool_calls\":[");
+    for (uint32_t i = 0; i < calls; i++) {
+        strbuf_add_str(out, i ? "," : "");
+        strbuf_add_str(out, call_begin);
+        for (uint32_t n = 0; n < each; n++) strbuf_add_str(out, n ? ",{}" : "{}");
+        strbuf_add_str(out, call_end);
+    }
+    strbuf_add_str(out, "]}]");
+}
+
+// A text is one value of the body, and a tree of its own: a hundred of them must not be a hundred times what one may be.
+TEST(the_texts_of_all_arguments_together_have_the_bounds_of_a_body) {
+    const uint32_t calls = 8, each = BODY_CONTAINERS_MAX / calls - 2; // beside its own two
+    for (uint32_t more = 0; more < 2; more++) {
+        struct strbuf text = {0};
+        json_t *out;
+        struct apierr e;
+        add_calls(&text, calls, each + more);
+        CHECK_EQ(read(text.p, false, &out, &e), more ? ST_INVAL : ST_OK);
+        if (more) CHECK_STR(e.param, "messages[0].tool_calls[7].function.arguments");
+        if (more) CHECK_HAS(e.message, "more than 131072 objects and arrays");
+        json_decref(out);
+        strbuf_fini(&text);
+    }
 }
 
 static const struct {

@@ -279,6 +279,22 @@ TEST(a_sweep_cuts_what_stalls_and_never_what_was_sent_after_its_look_at_the_cloc
     done_http1(&f);
 }
 
+// Of a reply that was handed over whole h2o tells nobody that it was never taken: the log would say 200.
+TEST(a_whole_reply_that_stalls_is_cut_and_logged_as_unread) {
+    struct fake f;
+    int client;
+    char c;
+    struct send *s = begin_http1(&f, &client);
+    send_whole(s, &SEND_HEAD(.status = 200), "0123456789", 10);
+    CHECK_EQ(f.call->status, 200);
+    send_set_sweep(&fake_sends, send_last_ms(s) + 30001, 30000);
+    CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), 0);
+    CHECK_EQ(f.call->status, 499);
+    CHECK_STR(f.call->facts.code, "client_closed");
+    close(client);
+    done_http1(&f);
+}
+
 // Questions are cheap, and a reply stays as long as its client may stall.
 TEST(whole_replies_that_nobody_reads_have_a_bound_and_the_oldest_go) {
     struct fake f;
@@ -297,6 +313,7 @@ TEST(whole_replies_that_nobody_reads_have_a_bound_and_the_oldest_go) {
     CHECK_EQ(fake_sends.unread_bytes, 10);
     send_set_sweep(&fake_sends, sent + SEND_UNREAD_AGE_MS, 30000);
     CHECK_EQ(recv(client, &c, 1, MSG_DONTWAIT), 0); // cut
+    CHECK_EQ(f.call->status, 499);
     CHECK_EQ(fake_sends.unread_bytes, 0);
     close(client);
     done_http1(&f);

@@ -139,3 +139,38 @@ TEST(the_best_ids_are_those_in_use) {
     }
     engine_free(eng);
 }
+
+// A row of NaN gives the device nothing to draw from, and it draws something all the same.
+TEST(logits_that_are_no_numbers_end_a_stream_that_the_device_draws_for) {
+    enum { NAN_ID = 7 };
+    struct engine_config config = {.model_dir = tiny_model("--untied --nan-id 7"),
+                                   .backend = "cpu",
+                                   .on_ops = use_twins,
+                                   .threads = 1,
+                                   .streams_max = 3,
+                                   .context_max = 256};
+    struct engine *eng = drive_open(&config);
+    uint32_t seen = 0;
+    for (uint32_t kind = 0; kind < BEST; kind++)
+        for (uint32_t sick = 0; sick < 2; sick++) {
+            uint32_t ids[PROMPT];
+            struct reply host, dev;
+            struct engine_request r = request_of(eng, ids, kind);
+            for (uint32_t i = 0; i < PROMPT; i++) ids[i] += ids[i] == NAN_ID;
+            if (sick) ids[5] = NAN_ID;
+            r.logits_hash = true;
+            drive_alone(eng, &r, &host);
+            r.logits_hash = false;
+            device.calls = device.tops = 0;
+            drive_alone(eng, &r, &dev);
+            CHECK(device.calls + device.tops > 0);
+            CHECK_EQ(dev.finish, host.finish);
+            CHECK_EQ(dev.count, host.count);
+            CHECK_MEM(dev.ids, host.ids, host.count * sizeof *host.ids);
+            if (sick) CHECK_EQ(dev.finish, ENGINE_FINISH_BROKEN);
+            if (sick) CHECK_EQ(dev.count, 0);
+            seen += !sick && dev.finish == ENGINE_FINISH_LENGTH;
+        }
+    CHECK(seen > 0);
+    engine_free(eng);
+}

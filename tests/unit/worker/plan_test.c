@@ -60,6 +60,42 @@ TEST(the_plan_adds_up_and_says_where_the_rows_go) {
     CHECK_EQ(plan_of(&p, 32768, 8, "auto", &e), ST_NOMEM);
 }
 
+static int plan_drafts(struct plan *ret, const char *drafter, const char *kinds, double room_gib,
+                       struct err *e) {
+    struct engine_config c = {.model_dir = shape(),
+                              .context_max = 8192,
+                              .streams_max = 16,
+                              .embedding = "card",
+                              .drafter = drafter,
+                              .draft_kinds = kinds};
+    return plan_make(
+        ret, &(struct plan_ask){.config = &c, .room = (uint64_t)(room_gib * (1 << 30)), .sm = 90},
+        e);
+}
+
+static double need_of(const char *drafter, const char *kinds) {
+    struct plan p;
+    struct err e = {0};
+    double gib = 0;
+    CHECK_EQ(plan_drafts(&p, drafter, kinds, 4, &e), ST_NOMEM);
+    const char *at = strstr(e.msg, "it needs ");
+    if (!at || sscanf(at, "it needs %lf", &gib) != 1) test_fail(__FILE__, __LINE__, "%s", e.msg);
+    return gib;
+}
+
+// The engine would start without the drafts that nobody insists on: a plan that refuses then is wrong.
+TEST(a_plan_does_without_drafts_where_an_engine_does) {
+    struct plan p;
+    struct err e = {0};
+    double none = need_of("none", NULL), drafts = need_of("auto", "copy"),
+           between = none + (drafts - none) * 0.75;
+    CHECK(drafts > none + 0.5);
+    CHECK_OK(plan_drafts(&p, "none", NULL, between, &e), e);
+    CHECK_OK(plan_drafts(&p, "auto", NULL, between, &e), e);
+    CHECK_EQ_U64(p.streams_max, 16);
+    CHECK_EQ(plan_drafts(&p, "auto", "copy", between, &e), ST_NOMEM);
+}
+
 TEST(a_gpu_that_nobody_makes_is_refused) {
     struct ops o = {0};
     struct err e = {0};
