@@ -29,6 +29,7 @@ template) sources='router/text/template.c router/text/template_qwen.c' max_len=4
 encode) sources='router/text/tokenizer.c router/text/pretoken.c router/text/bpe.c router/text/nfc.c' max_len=4096 ;;
 reply) sources=router/text/reply.c max_len=4096 ;;
 h1scan) sources=router/h1scan.c max_len=4096 ;;
+h2heads) sources=router/h2heads.c max_len=4096 ;;
 *) echo "run.sh does not know the sources of '$target'" >&2; exit 2 ;;
 esac
 export LLVM_PROFILE_FILE=/dev/null # of programs that a build runs
