@@ -224,7 +224,8 @@ static bool too_deep(struct span s) {
 
 // kinds: which of object, array and the scalars (the other bits) will do.
 static bool add_json(struct strbuf *out, struct span s, unsigned kinds) {
-    if (too_deep(s)) return false;
+    // jansson passes over a NUL behind a number.
+    if (too_deep(s) || memchr(s.p, 0, s.len)) return false;
     // Whole numbers of any size are fine, so they must not have to fit jansson's.
     json_t *v =
         json_loadb(s.p, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);

@@ -97,6 +97,36 @@ TEST(arguments_are_typed_by_the_schema) {
     json_decref(tools);
 }
 
+// No JSON has one, wherever it stands.
+TEST(a_value_with_a_nul_is_a_string) {
+    static const struct {
+        unsigned types;
+        const char *text;
+        size_t len;
+        const char *wanted;
+    } cases[] = {
+        {ARGUMENT_INTEGER, "3\0", 2, "\"3\\u0000\""},
+        {ARGUMENT_INTEGER,
+         "\0"
+         "3",
+         2, "\"\\u00003\""},
+        {ARGUMENT_NUMBER, "0.5\0", 4, "\"0.5\\u0000\""},
+        {ARGUMENT_BOOLEAN, "1\0", 2, "\"1\\u0000\""},
+        {ARGUMENT_ARRAY, "[1\0]", 4, "\"[1\\u0000]\""},
+        {ARGUMENT_ARRAY, "[1\0,2]", 6, "\"[1\\u0000,2]\""},
+        {ARGUMENT_OBJECT, "{\"a\":1\0}", 8, "\"{\\\"a\\\":1\\u0000}\""},
+        {ARGUMENT_OBJECT, "{\"a\":1}\0", 8, "\"{\\\"a\\\":1}\\u0000\""},
+    };
+    struct strbuf out = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        strbuf_reset(&out);
+        argument_add(&out, cases[i].types, cases[i].text, cases[i].len);
+        CHECK_STR(strbuf_str(&out), cases[i].wanted);
+        CHECK_EQ_U64(out.len, strlen(cases[i].wanted));
+    }
+    strbuf_fini(&out);
+}
+
 TEST(a_value_nested_too_deeply_is_a_string) {
     char text[200];
     memset(text, '[', 100);
