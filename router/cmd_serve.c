@@ -45,6 +45,9 @@ static int run(const char *name, int argc, char **argv, bool spawn) {
         goto out;
     }
     if (c.workers == 0) count_workers(&c);
+    if (spawn && c.ready_workers_min > (int64_t)c.workers) // others may be started by hand
+        log_warn("ready_later", "ready.workers_min=%d workers=%d reason=\"ready once others join\"",
+                 (int)c.ready_workers_min, (int)c.workers);
     status = server_run(&c, spawn);
 out:
     config_fini(&c);

@@ -118,14 +118,19 @@ int cmd_inspect(const struct options *o) {
     const char *wrong = o->check ? "" : "wrong       ";
     if (o->plan) return cmd_plan(o);
     bool drafter = inspect_is_drafter(o->model);
-    if (o->kind) {
-        printf("%s\n", drafter ? "drafter" : "model");
+    if (o->kind && drafter) {
+        printf("drafter\n");
         return EXIT_CODE_OK;
     }
     if (drafter) return inspect_drafter(o);
     if (checkpoint_open(&c, o->model, &e)) {
         printf("%s%s\n", wrong, e.msg);
         return EXIT_CODE_MODEL;
+    }
+    if (o->kind) {
+        printf("model\n");
+        checkpoint_close(c);
+        return EXIT_CODE_OK;
     }
     if (!o->check) print_all(c);
     int st = checkpoint_check_shapes(c, &e);

@@ -51,7 +51,7 @@ static const struct setting table[] = {
     {"kv", SETTING_CHOICE, IN(kv), "auto", 0, 0, "auto|f32|bf16|fp8", NULL,
      "type of keys and values"},
     {"drafter", SETTING_STRING, IN(drafter), "auto", 1, 0, NULL, NULL,
-     "auto: the checkpoint's MTP head and copies, on the CPU; none; or the folder of a DFlash "
+     "auto: the checkpoint's MTP head and copies; none; or the folder of a DFlash "
      "drafter. Drafts never change a reply"},
     {"draft-kinds", SETTING_STRING, IN(draft_kinds), "all", 1, 0, NULL, NULL,
      "kinds of drafts allowed, a list of copy,mtp,dflash,dflash2; one that is named must be there"},

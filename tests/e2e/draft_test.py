@@ -250,10 +250,20 @@ def inspect_tells_what_a_drafter_is():
             check_in(part, out, name)
         check("none" not in out, lambda: f"a drafter has no tokeniser and no template to miss: {out}")
         check_eq(run_program("inspect", "--check", folder(name)), (0, "", ""), "inspect --check of a good one")
+        check_eq(run_program("inspect", "--kind", folder(name)), (0, "drafter\n", ""), "inspect --kind of a drafter")
         status, out, err = run_program("serve", folder(name))
         check_eq((status, out), (1, ""), "a drafter is no model to serve")
         check_in("wanted a model, found ", err, "serve")
         check_in("a drafter, which goes beside one: --drafter", err, "serve")
+
+
+@test
+def inspect_calls_nothing_a_model_that_is_none():
+    check_eq(run_program("inspect", "--kind", MODEL), (0, "model\n", ""), "a model")
+    for wrong in ("/nonexistent", os.path.dirname(MODEL)):
+        status, out, _ = run_program("inspect", "--kind", wrong)
+        check_eq(status, 3, f"{wrong}: exit status")
+        check_in(wrong, out, "what is wrong")
 
 
 @test

@@ -100,6 +100,21 @@ def a_clean_start_and_stop_warn_of_nothing():
 
 
 @test
+def a_server_that_cannot_be_ready_by_itself_says_so():
+    with Server("--ready.workers_min=2", wait_ready=False) as s:
+        wait_for(lambda: "ready_later ready.workers_min=2 workers=1" in s.log_text(), "the warning")
+
+
+@test
+def a_gpu_that_is_not_there_is_refused_by_the_setting_s_name():
+    if os.path.exists("/dev/nvidiactl"):
+        return
+    status, _, err = run_program("bench", "engine", MODEL, "--backend=cuda")
+    check(status != 0, "a start without a GPU")
+    check_in("backend: wanted a GPU with a driver of CUDA 13, found none ('cpu' runs without)", err, "the refusal")
+
+
+@test
 def a_checkpoint_that_is_broken_ends_serve_with_its_reason():
     code, _, err = run_program("serve", demo_with("cut", cut), "--api.listen=127.0.0.1:0", "--ops.listen=127.0.0.1:0",
                                f"--run.dir={DIR.name}")

@@ -34,6 +34,13 @@ static int open_ops(struct backend *b, const struct engine_config *config, struc
         struct err none = {0};
         int st = open_driver(b, config, gpu ? e : &none);
         if (!st) return open_cuda(b, config, e);
+        if (gpu && st == ST_UNSUPPORTED) {
+            struct err why = *e;
+            return (int)err_set(e, st,
+                                "backend: wanted a GPU with a driver of CUDA 13, found none ('cpu' "
+                                "runs without): %s",
+                                why.msg);
+        }
         if (gpu || st != ST_UNSUPPORTED) return st;
     }
     return ops_cpu_open(&b->ops, b->pool, NULL, e);
