@@ -98,8 +98,9 @@ static void add_shortage(struct strbuf *out, const struct snapshot *shot) {
     char fault[SNAPSHOT_TEXT_BYTES], text[SNAPSHOT_TEXT_BYTES + 96] = "";
     snapshot_fault(shot, fault, sizeof fault);
     if (shot->ready)
-        snprintf(text, sizeof text, "%u workers ready, and ready.workers_min is %" PRId64 "%s",
-                 shot->ready, shot->config->ready_workers_min, *fault ? "; " : "");
+        snprintf(text, sizeof text, "%u worker%s ready, and ready.workers_min is %" PRId64 "%s",
+                 shot->ready, shot->ready == 1 ? "" : "s", shot->config->ready_workers_min,
+                 *fault ? "; " : "");
     strncat(text, fault, sizeof text - strlen(text) - 1);
     if (*text) add_text(out, "reason", text);
 }

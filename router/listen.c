@@ -127,8 +127,7 @@ static int bind_unix(struct listener *l, const char *path, struct err *e) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     uv_pipe_init(l->config.loop, &l->socket.pipe, 0);
     if (path[0] != '/')
-        return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found 'unix:%s'",
-                       path);
+        return err_set(e, ST_INVAL, "wanted HOST:PORT or unix:/path, found 'unix:%s'", path);
     if (strlen(path) >= sizeof sa.sun_path)
         return err_set(e, ST_INVAL, "listen on unix:%s: a socket's path has at most %zu bytes",
                        path, sizeof sa.sun_path - 1);
@@ -155,8 +154,7 @@ static int split_address(const char *address, char host[256], char port[8], stru
     size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
     if (!colon || n == 0 || (bracketed && n == 2) || digits == 0 || digits > 5 ||
         colon[1 + digits] || atoi(colon + 1) > 65535 || n >= 256)
-        return err_set(e, ST_INVAL, "listen: wanted HOST:PORT or unix:/path, found '%.100s'",
-                       address);
+        return err_set(e, ST_INVAL, "wanted HOST:PORT or unix:/path, found '%.100s'", address);
     snprintf(port, 8, "%s", colon + 1);
     snprintf(host, 256, "%.*s", (int)(bracketed ? n - 2 : n), address + bracketed);
     return ST_OK;

@@ -151,7 +151,7 @@ def too_few_ready_workers_are_said_with_how_many_and_how_many_are_wanted():
             r = s.get("/readyz")
             status, words = ("too_few_ready_workers", "Too few ready workers") if ready else ("no_ready_worker", "No ready worker")
             check_eq((r.status, r.json()["status"], r.json()["workers"]), (503, status, {"ready": ready, "wanted": 3, "total": 3}), "/readyz")
-            check_eq(r.json().get("reason"), f"{ready} workers ready, and ready.workers_min is 3" if ready else None, "reason")
+            check_eq(r.json().get("reason"), f"{ready} worker{'s' * (ready != 1)} ready, and ready.workers_min is 3" if ready else None, "reason")
             check_eq(s.get("/health").json()["error"]["message"], words, "/health")
         s.wait_worker(0, "stopped")
         post(s, "workers/0/start", 202)

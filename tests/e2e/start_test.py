@@ -78,7 +78,7 @@ def an_address_without_a_host_is_refused():
     for address in (":0", "[]:0"):
         code, _, err = run_program("router", MODEL, f"--api.listen={address}", f"--run.dir={DIR.name}")
         check_eq(code, 1, address)
-        check_in(f"api.listen: listen: wanted HOST:PORT or unix:/path, found '{address}'", err, address)
+        check_in(f"api.listen: wanted HOST:PORT or unix:/path, found '{address}'", err, address)
 
 
 @test
