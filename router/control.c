@@ -145,8 +145,8 @@ static int conflict(struct apierr *e, enum control_verb verb, const struct backe
 
 static int too_few(struct apierr *e, uint32_t ready, uint32_t wanted) {
     return apierr_set(e, APIERR_CONFLICT, NULL,
-                      "%u ready workers would be left, and ready.workers_min is %u (force: true "
-                      "does it all the same)",
+                      "%u ready workers would be left, and ready.workers_min is %u (force does "
+                      "it all the same)",
                       ready, wanted);
 }
 
@@ -257,21 +257,18 @@ int control_restart_all(struct control *c, const struct control_how *how, uint32
     if (op->o.id && op->o.state == CONTROL_RUNNING)
         return apierr_set(e, APIERR_CONFLICT, NULL, "operation %u, a restart of all workers, runs",
                           op->o.id);
-    *op = (struct operation){
+    // What is refused is no operation: the last one stays to be asked for.
+    struct operation next = {
         .o = {.id = op->o.id + 1, .rank = -1}, .how = *how, .since_ms = mono_ms()};
     for (uint32_t rank = 0; rank < SNAPSHOT_WORKERS_MAX; rank++)
-        if (!look_up(c, rank, &i, &none) && is_live(i.state)) op->ranks[op->o.steps++] = rank;
-    if (!op->o.steps) {
-        op->o.state = CONTROL_FAILED;
+        if (!look_up(c, rank, &i, &none) && is_live(i.state)) next.ranks[next.o.steps++] = rank;
+    if (!next.o.steps)
         return apierr_set(e, APIERR_CONFLICT, NULL, "no worker is ready, draining or drained");
-    }
     // Each step waits until enough are ready; with so few none ever would be.
     uint32_t wanted = (uint32_t)c->server->config->ready_workers_min;
-    if (!how->force && op->o.steps <= wanted) {
-        op->o.state = CONTROL_FAILED;
-        return too_few(e, op->o.steps - 1, wanted);
-    }
-    op->o.rank = (int32_t)op->ranks[0];
+    if (!how->force && next.o.steps <= wanted) return too_few(e, next.o.steps - 1, wanted);
+    next.o.rank = (int32_t)next.ranks[0];
+    *op = next;
     *ret_id = op->o.id;
     log_info("restart_all", "operation=%u workers=%u", op->o.id, op->o.steps);
     return ST_OK;
