@@ -3,12 +3,8 @@
 #include "common/num.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
-#include "kernels/delta/conv.h"
-#include "kernels/delta/delta_gates.h"
 #include "kernels/delta/delta_mix_order.h"
-#include "kernels/delta/delta_norm.h"
-#include "kernels/delta/delta_scan.h"
-#include "kernels/delta/gated_norm.h"
+#include "kernels/delta/delta_mix_parts.h"
 
 /* One launch costs 8 us for a row of one stream and 15 for eight, where the six operations one after the other take 18 and 22 (H200); for eight
  * streams of a row each both take 27, and from there on the operations are quicker, whose blocks do not wait for their own three passes. */
@@ -32,47 +28,12 @@ static void add_one(const struct delta_mix_args *a, const struct cuda_arch *arch
     ret->counters = max_u32(ret->counters, a->rows.runs_count * a->key_heads);
 }
 
-static void add_inputs(const struct delta_mix_args *a, const struct cuda_arch *arch,
-                       const struct cuda_work *w, struct launch_list *ret) {
-    uint32_t channels = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
-    conv_plan(&(struct conv_args){.rows = a->rows,
-                                  .m = a->m,
-                                  .w = a->conv_w,
-                                  .y = a->qkv,
-                                  .state = a->conv_state,
-                                  .slot_stride = a->slot_stride,
-                                  .channels = channels},
-              arch, w, ret);
-    delta_norm_plan(&(struct delta_norm_args){.qkv = a->qkv,
-                                              .rows = a->rows.count,
-                                              .channels = channels,
-                                              .key_heads = a->key_heads,
-                                              .key_dim = a->key_dim,
-                                              .q_scale = a->q_scale},
-                    arch, w, ret);
-    delta_gates_plan(&(struct delta_gates_args){.a = a->a,
-                                                .b = a->b,
-                                                .neg_a = a->neg_a,
-                                                .dt_bias = a->dt_bias,
-                                                .gates = a->gates,
-                                                .rows = a->rows.count,
-                                                .heads = a->value_heads},
-                     arch, w, ret);
-    if (a->rec_m) {
-        struct launch *l = launch_add(ret, "delta_record", a, sizeof *a);
-        l->grid[0] = ceil_div_u32(channels, RECORD_THREADS);
-        l->grid[1] = a->rows.count;
-        l->block[0] = RECORD_THREADS;
-        l->early = true;
-    }
-    conv_store_plan(&(struct conv_store_args){.runs = a->rows.runs,
-                                              .runs_count = a->rows.runs_count,
-                                              .m = a->m,
-                                              .state = a->conv_state,
-                                              .slot_stride = a->slot_stride,
-                                              .channels = channels,
-                                              .stale = a->stale},
-                    arch, w, ret);
+static void add_record(const struct delta_mix_args *a, uint32_t channels, struct launch_list *ret) {
+    struct launch *l = launch_add(ret, "delta_record", a, sizeof *a);
+    l->grid[0] = ceil_div_u32(channels, RECORD_THREADS);
+    l->grid[1] = a->rows.count;
+    l->block[0] = RECORD_THREADS;
+    l->early = true;
 }
 
 void delta_mix_plan(const struct delta_mix_args *a, const struct cuda_arch *arch,
@@ -82,27 +43,12 @@ void delta_mix_plan(const struct delta_mix_args *a, const struct cuda_arch *arch
         add_one(a, arch, w, ret);
         return;
     }
-    add_inputs(a, arch, w, ret);
-    delta_scan_plan(&(struct delta_scan_args){.runs = a->rows.runs,
-                                              .runs_count = a->rows.runs_count,
-                                              .rows = a->rows.count,
-                                              .qkv = a->qkv,
-                                              .gates = a->gates,
-                                              .out = a->o,
-                                              .state = a->state,
-                                              .slot_stride = a->slot_stride,
-                                              .key_heads = a->key_heads,
-                                              .value_heads = a->value_heads,
-                                              .key_dim = a->key_dim,
-                                              .value_dim = a->value_dim},
-                    arch, w, ret);
-    gated_norm_plan(&(struct gated_norm_args){.o = a->o,
-                                              .z = a->z,
-                                              .w = a->norm_w,
-                                              .y = a->o,
-                                              .rows = a->rows.count,
-                                              .heads = a->value_heads,
-                                              .dim = a->value_dim,
-                                              .eps = a->eps},
-                    arch, w, ret);
+    struct delta_mix_parts p = delta_mix_parts(a);
+    conv_plan(&p.conv, arch, w, ret);
+    delta_norm_plan(&p.norm, arch, w, ret);
+    delta_gates_plan(&p.gates, arch, w, ret);
+    if (a->rec_m) add_record(a, p.channels, ret);
+    conv_store_plan(&p.store, arch, w, ret);
+    delta_scan_plan(&p.scan, arch, w, ret);
+    gated_norm_plan(&p.out, arch, w, ret);
 }

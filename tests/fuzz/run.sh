@@ -15,7 +15,7 @@ usage() { sed -n '4,7s/^# *//p' "$0" >&2; exit 2; }
 target=$1 what=$2 keep=
 [ "${3:-}" = --keep ] && keep=yes
 corpus=tests/fuzz/corpus/$target
-work=build-fuzz/work/$target
+work=build-fuzz/runs/$target
 [ -d "$corpus" ] || { echo "no target '$target'; there are: $(ls tests/fuzz/corpus | tr '\n' ' ')" >&2; exit 2; }
 
 case $target in # what its coverage is counted in

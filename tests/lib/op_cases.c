@@ -7,13 +7,8 @@
 #include "kernels/attn/attn.h"
 #include "kernels/attn/kv_append.h"
 #include "kernels/cuda/kv_at.h"
-#include "kernels/delta/conv.h"
 #include "kernels/delta/delta_commit.h"
-#include "kernels/delta/delta_gates.h"
-#include "kernels/delta/delta_mix.h"
-#include "kernels/delta/delta_norm.h"
-#include "kernels/delta/delta_scan.h"
-#include "kernels/delta/gated_norm.h"
+#include "kernels/delta/delta_mix_parts.h"
 #include "kernels/embed/embed.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
@@ -1045,60 +1040,20 @@ static uint64_t mix_stride(const struct op_case *c) {
 
 // What a backend without delta_mix does.
 static void mix_steps(const struct ops *o, const struct delta_mix_args *a, const struct run *runs) {
-    uint32_t width = 2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim;
-    o->conv(o->ctx, &(struct conv_args){.rows = a->rows,
-                                        .m = a->m,
-                                        .w = a->conv_w,
-                                        .y = a->qkv,
-                                        .state = a->conv_state,
-                                        .slot_stride = a->slot_stride,
-                                        .channels = width});
-    o->delta_norm(o->ctx, &(struct delta_norm_args){.qkv = a->qkv,
-                                                    .rows = a->rows.count,
-                                                    .channels = width,
-                                                    .key_heads = a->key_heads,
-                                                    .key_dim = a->key_dim,
-                                                    .q_scale = a->q_scale});
-    o->delta_gates(o->ctx, &(struct delta_gates_args){.a = a->a,
-                                                      .b = a->b,
-                                                      .neg_a = a->neg_a,
-                                                      .dt_bias = a->dt_bias,
-                                                      .gates = a->gates,
-                                                      .rows = a->rows.count,
-                                                      .heads = a->value_heads});
+    struct delta_mix_parts p = delta_mix_parts(a);
+    o->conv(o->ctx, &p.conv);
+    o->delta_norm(o->ctx, &p.norm);
+    o->delta_gates(o->ctx, &p.gates);
     for (uint32_t i = 0; i < a->rows.runs_count; i++) {
-        uint64_t to = runs[i].record - 1, w = width * F32, g = 2 * a->value_heads * F32;
+        uint64_t to = runs[i].record - 1, w = p.channels * F32, g = 2 * a->value_heads * F32;
         if (!runs[i].record) continue;
         o->copy(o->ctx, a->rec_m + to * w, a->m + runs[i].row * w, runs[i].count * w);
         o->copy(o->ctx, a->rec_qkv + to * w, a->qkv + runs[i].row * w, runs[i].count * w);
         o->copy(o->ctx, a->rec_gates + to * g, a->gates + runs[i].row * g, runs[i].count * g);
     }
-    o->conv_store(o->ctx, &(struct conv_store_args){.runs = a->rows.runs,
-                                                    .runs_count = a->rows.runs_count,
-                                                    .m = a->m,
-                                                    .state = a->conv_state,
-                                                    .slot_stride = a->slot_stride,
-                                                    .channels = width});
-    o->delta_scan(o->ctx, &(struct delta_scan_args){.runs = a->rows.runs,
-                                                    .runs_count = a->rows.runs_count,
-                                                    .rows = a->rows.count,
-                                                    .qkv = a->qkv,
-                                                    .gates = a->gates,
-                                                    .out = a->o,
-                                                    .state = a->state,
-                                                    .slot_stride = a->slot_stride,
-                                                    .key_heads = a->key_heads,
-                                                    .value_heads = a->value_heads,
-                                                    .key_dim = a->key_dim,
-                                                    .value_dim = a->value_dim});
-    o->gated_norm(o->ctx, &(struct gated_norm_args){.o = a->o,
-                                                    .z = a->z,
-                                                    .w = a->norm_w,
-                                                    .y = a->o,
-                                                    .rows = a->rows.count,
-                                                    .heads = a->value_heads,
-                                                    .dim = a->value_dim,
-                                                    .eps = a->eps});
+    o->conv_store(o->ctx, &p.store);
+    o->delta_scan(o->ctx, &p.scan);
+    o->gated_norm(o->ctx, &p.out);
 }
 
 // A commit of two layers, whose records are the same, and of whose states the second is a copy of the first: so it must be after it.
