@@ -11,7 +11,6 @@
  * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
 #include "kernels/linear/exl3_wide.cuh"
 
-
 DEVICE_FN uint32_t wide_square(uint32_t sum, uint32_t pair) { // + (pair / 8)^2, in fp16
     uint32_t e, r;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(e) : "r"(pair), "r"(0x30003000u));
@@ -110,7 +109,7 @@ template <int BITS2> DEVICE_FN void wide_expand(const struct exl3_int_many_param
 }
 
 #define EXPAND_KERNEL(bits2_)                                                                      \
-    extern "C" __global__ void __launch_bounds__(EXL3_WIDE_EXPAND_THREADS)                                   \
+    extern "C" __global__ void __launch_bounds__(EXL3_WIDE_EXPAND_THREADS)                         \
         exl3_int_expand_##bits2_(const struct exl3_int_many_params p) {                            \
         wide_expand<bits2_>(p);                                                                    \
     }
@@ -166,15 +165,15 @@ DEVICE_FN void int_answers(const struct exl3_wide_params &p, uint32_t part, floa
 
 // How far the sums of a group may go, of each pair of units.
 enum int_reach {
-    REACH_16,   // inputs between two moves
+    REACH_16, // inputs between two moves
     REACH_64,
     REACH_128,
     REACH_MORE, // none behind this pair: the bound holds for the next one with it
 };
 
 // A pair of units. No product is under way at the end.
-template <bool MOVES> DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64],
-                                              struct int_sums &sums) {
+template <bool MOVES>
+DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
     wide_unit(d, wide_take(s), group);
     wide_unit(d, wide_take(s), group);
     wide_wait<1>();
@@ -257,10 +256,10 @@ DEVICE_FN void int_look_ahead(const struct exl3_wide_params &p, struct int_plans
     uint32_t norms = wide_units(p) / 2 * EXL3_INT_WIDE_NORMS, halves = p.stride / WIDE_GROUP_ROWS;
     for (uint32_t nth = 0; wide_job_at(p, nth, rank, &job); nth++) {
         uint32_t first = int_from(p, job, 0), pairs = int_from(p, job, 1) - first;
-        const uint32_t *q = device_ptr<const uint32_t>(p.q_norms) +
-                            ((uint64_t)job.tile.part * norms + first * EXL3_INT_WIDE_NORMS) *
-                                halves +
-                            job.tile.row / WIDE_GROUP_ROWS + group;
+        const uint32_t *q =
+            device_ptr<const uint32_t>(p.q_norms) +
+            ((uint64_t)job.tile.part * norms + first * EXL3_INT_WIDE_NORMS) * halves +
+            job.tile.row / WIDE_GROUP_ROWS + group;
         const float *w = device_ptr<const float>(p.w_norms) + (uint64_t)job.tile.nth * norms +
                          first * EXL3_INT_WIDE_NORMS;
         many_await(many_shared(&plans->empty[nth % 2][group]), (nth / 2 & 1) ^ 1);
@@ -373,7 +372,8 @@ extern "C" __global__ void WIDE_PAIR __launch_bounds__(EXL3_WIDE_THREADS, 1)
             asm volatile("fence.proxy.async.global;" ::: "memory");
             struct wide_job job;
             for (uint32_t nth = 0; wide_job_at(p, nth, rank, &job); nth++)
-                wide_produce(p, job.tile, s, rank, 2 * int_from(p, job, 0), 2 * int_from(p, job, 1));
+                wide_produce(p, job.tile, s, rank, 2 * int_from(p, job, 0),
+                             2 * int_from(p, job, 1));
         }
         __syncwarp();
     } else {

@@ -59,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_EXPAND_THREADS)
     }
     device_let_next();
     device_wait_prior();
-    char *to = device_ptr<char>(p.wide) +
-               ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * WIDE_TILE;
+    char *to =
+        device_ptr<char>(p.wide) + ((uint64_t)blockIdx.y * units + blockIdx.x * 2) * WIDE_TILE;
 #if MANY_HOPPER
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
@@ -159,7 +159,8 @@ extern "C" __global__ void WIDE_PAIR __launch_bounds__(EXL3_WIDE_THREADS, 1)
             for (uint32_t nth = 0; wide_job_at(p, nth, rank, &job); nth++) {
                 uint32_t last = wide_share_from(p, job, p.segments, 1) * p.groups;
                 uint32_t units = wide_units(p);
-                wide_produce(p, job.tile, s, rank, wide_share_from(p, job, p.segments, 0) * p.groups,
+                wide_produce(p, job.tile, s, rank,
+                             wide_share_from(p, job, p.segments, 0) * p.groups,
                              last < units ? last : units);
             }
         }

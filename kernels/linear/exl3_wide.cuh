@@ -107,8 +107,7 @@ DEVICE_FN uint32_t *wide_slot(const struct exl3_wide_params &p, uint32_t slot, u
 
 DEVICE_FN void wide_slot_put(uint32_t *slot, const float d[64]) {
 #pragma unroll
-    for (int i = 0; i < 64; i++)
-        __stcg(slot + i * EXL3_WIDE_GROUPS * 128, arith_bits(d[i]));
+    for (int i = 0; i < 64; i++) __stcg(slot + i * EXL3_WIDE_GROUPS * 128, arith_bits(d[i]));
 }
 
 DEVICE_FN void wide_group_sync(uint32_t group) {
@@ -119,8 +118,8 @@ DEVICE_FN void wide_group_sync(uint32_t group) {
 DEVICE_FN bool wide_gather(const struct exl3_wide_params &p, const struct wide_job &job,
                            uint32_t rank, uint32_t group, uint32_t mine, uint32_t all) {
     __shared__ uint32_t last[EXL3_WIDE_GROUPS];
-    uint32_t *counter = device_ptr<uint32_t>(p.counters) +
-                        (job.rest * 2 + rank) * EXL3_WIDE_GROUPS + group;
+    uint32_t *counter =
+        device_ptr<uint32_t>(p.counters) + (job.rest * 2 + rank) * EXL3_WIDE_GROUPS + group;
     __threadfence();
     wide_group_sync(group);
     if (threadIdx.x % 128 == 0) {
@@ -261,14 +260,16 @@ DEVICE_FN uint32_t wide_rank() {
 }
 
 DEVICE_FN void wide_cluster_sync() { // all threads of both blocks
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
 }
 
 // A thread's way through the stages.
 struct wide_pipe {
-    uint32_t base;        // shared address of the stages; behind them the barriers of filled ones, then of free ones
-    uint32_t peer;        // of the first lane of each block: that block's barriers of free stages; else 0
+    uint32_t
+        base; // shared address of the stages; behind them the barriers of filled ones, then of free ones
+    uint32_t peer; // of the first lane of each block: that block's barriers of free stages; else 0
     uint32_t take, phase; // the next stage to be filled
 };
 
@@ -298,8 +299,7 @@ DEVICE_FN uint32_t wide_take(struct wide_pipe &s) {
 DEVICE_FN void wide_give(const struct wide_pipe &s, uint32_t ago) {
     uint32_t stage = s.take > ago ? s.take - ago - 1 : s.take + EXL3_WIDE_STAGES - ago - 1;
     asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %1, 0;\n\t"
-                 "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n\t}" ::"r"(
-                     s.peer + stage * 8),
+                 "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n\t}" ::"r"(s.peer + stage * 8),
                  "r"(s.peer)
                  : "memory");
 }
@@ -332,8 +332,7 @@ DEVICE_FN void wide_produce(const struct exl3_wide_params &p, const struct wide_
     uint64_t step = (uint64_t)p.stride * WIDE_LINE;
     const char *rows = device_ptr<const char>(p.q) + ((uint64_t)t.part * units + from) * step +
                        (uint64_t)(t.row + before) * WIDE_LINE;
-    const char *w =
-        device_ptr<const char>(p.wide) + ((uint64_t)t.nth * units + from) * WIDE_TILE;
+    const char *w = device_ptr<const char>(p.wide) + ((uint64_t)t.nth * units + from) * WIDE_TILE;
 #pragma unroll 1
     for (uint32_t u = from; u < to; u++) {
         uint32_t full = wide_full(s, s.take), at = s.base + s.take * EXL3_WIDE_STAGE_BYTES;
@@ -373,7 +372,8 @@ template <class F>
 DEVICE_FN void wide_unit(const char *rows, uint32_t held, const char *outputs, float d[64],
                          F move) {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    const char *r = rows + (g < held ? g * 128 : 0), *r8 = rows + (g + 8 < held ? (g + 8) * 128 : 0);
+    const char *r = rows + (g < held ? g * 128 : 0),
+               *r8 = rows + (g + 8 < held ? (g + 8) * 128 : 0);
     const char *o = outputs + g * 128;
     for (uint32_t k = 0; k < 4; k++) {
         uint32_t low = ((2 * k) ^ g) * 16 + 4 * c, high = ((2 * k + 1) ^ g) * 16 + 4 * c;
@@ -403,8 +403,7 @@ template <class F> DEVICE_FN void wide_all(const struct exl3_wide_params &p, F f
         if (!t.real || warp >= WIDE_CONSUMERS || row >= p.a.rows) continue;
         float d[64];
         form(t,
-             device_ptr<const char>(p.q) +
-                 ((uint64_t)t.part * units * p.stride + row) * WIDE_LINE,
+             device_ptr<const char>(p.q) + ((uint64_t)t.part * units * p.stride + row) * WIDE_LINE,
              p.stride - row, device_ptr<const char>(p.wide) + (uint64_t)t.nth * units * WIDE_TILE,
              d, row + threadIdx.x % WARP / 4);
         wide_finish(p, t, d, row + threadIdx.x % WARP / 4);

@@ -14,23 +14,24 @@
 #include <stdbool.h>
 
 enum {
-    EXL3_WIDE_GROUPS = 3,  // warp groups that multiply
-    EXL3_WIDE_ROWS = 192,  // of a tile; a group has 64
-    EXL3_WIDE_STAGES = 5,  // units of 64 inputs that a thread block has room for
+    EXL3_WIDE_GROUPS = 3, // warp groups that multiply
+    EXL3_WIDE_ROWS = 192, // of a tile; a group has 64
+    EXL3_WIDE_STAGES = 5, // units of 64 inputs that a thread block has room for
     EXL3_WIDE_THREADS = 512,
     EXL3_WIDE_STAGE_BYTES = (EXL3_WIDE_ROWS + EXL3_BLOCK) * 128,
     // Stages, two barriers for each, and what aligns them.
     EXL3_WIDE_SHARED = EXL3_WIDE_STAGES * (EXL3_WIDE_STAGE_BYTES + 16) + 1024,
     EXL3_WIDE_BYTES = 192 << 20, // that written out weights may take
     EXL3_WIDE_SUMS = EXL3_WIDE_ROWS * EXL3_BLOCK,
-    EXL3_WIDE_PAIRS_MAX = 255,   // of 128 inputs: integers, whose moves are counted
+    EXL3_WIDE_PAIRS_MAX = 255, // of 128 inputs: integers, whose moves are counted
     EXL3_WIDE_EXPAND_THREADS = 256,
     EXL3_WIDE_EXPAND_BYTES = 2 * 128 * 128,
 };
 
 struct exl3_wide_slice {
-    uint32_t part, parts;  // the first, how many
-    uint32_t first, count; // of blocks of 128 outputs: the first part's first, all; `first` is 0 where parts are whole
+    uint32_t part, parts; // the first, how many
+    uint32_t first,
+        count; // of blocks of 128 outputs: the first part's first, all; `first` is 0 where parts are whole
 };
 
 struct exl3_wide_params {

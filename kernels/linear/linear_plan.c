@@ -185,8 +185,7 @@ static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
     p.half_bits_max = s.half_bits_max;
     p.segments = linear_exl3_segments(s.cols);
     p.groups = linear_exl3_groups(s.cols);
-    if (plan_wide(&s, arch, &p, ret) || plan_few(&s, arch, &p, ret) ||
-        plan_many(&s, arch, &p, ret))
+    if (plan_wide(&s, arch, &p, ret) || plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret))
         return;
     plan_rotate(&s, &p, ret);
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
