@@ -11,7 +11,7 @@
 #include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_scan.cuh"
 
-enum { GROUPS = 4, COLS_MAX = DELTA_SCAN_WARPS_MAX * DELTA_COLUMNS };
+enum { GROUPS = 4, AHEAD = 2, COLS_MAX = DELTA_SCAN_WARPS_MAX * DELTA_COLUMNS };
 
 template <uint32_t ROWS, uint32_t TOKENS> struct group {
     float q[TOKENS][ROWS], k[TOKENS][ROWS], v[TOKENS][COLS_MAX], gates[TOKENS][2], qk[TOKENS];
@@ -56,20 +56,19 @@ DEVICE_FN void fetch(struct group<ROWS, TOKENS> *to, const struct source &s, uin
     delta_copies_end();
 }
 
-/* The warp that feeds the others: a group is there, with its q . k, one barrier before it is used, and its place is filled anew after the barrier
- * that all have left it behind. */
+/* The warp that feeds the others: a group is there, with its q . k, at the barrier before the last two tokens of the group before; then the
+ * group before that one has been left, whose place may be filled anew. */
 template <bool WHOLE, uint32_t Q, uint32_t TOKENS>
 DEVICE_FN void feed(struct group<Q * DELTA_STEP, TOKENS> *ring, const struct source &s,
                     uint32_t cols) {
     uint32_t lane = threadIdx.x % WARP;
-    for (uint32_t at = 0; at < GROUPS - 1; at++)
-        fetch<WHOLE>(&ring[at], s, at * TOKENS, cols, lane);
+    for (uint32_t at = 0; at < AHEAD; at++) fetch<WHOLE>(&ring[at], s, at * TOKENS, cols, lane);
     for (uint32_t at = 0; at * TOKENS < s.count; at++) {
         struct group<Q * DELTA_STEP, TOKENS> *g = &ring[at % GROUPS];
-        delta_copies_wait<GROUPS - 2>();
+        delta_copies_wait<AHEAD - 1>();
         delta_qk<Q, TOKENS>(g->qk, g->q[0], g->k[0]);
         __syncthreads();
-        fetch<WHOLE>(&ring[(at + GROUPS - 1) % GROUPS], s, (at + GROUPS - 1) * TOKENS, cols, lane);
+        fetch<WHOLE>(&ring[(at + AHEAD) % GROUPS], s, (at + AHEAD) * TOKENS, cols, lane);
     }
 }
 
@@ -83,7 +82,8 @@ DEVICE_FN struct delta_at token_at(const struct group<ROWS, TOKENS> *g, uint32_t
     return {g->q[t], g->k[t], &g->v[t][col], g->gates[t], &g->qk[t]};
 }
 
-// out: of the lane's column; NULL where it writes none.
+/* out: of the lane's column; NULL where it writes none. Tokens go by twos, so that none is copied; what lies behind the last one is
+ * read too, for nothing. */
 template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
 DEVICE_FN void scan(struct delta_part<Q, COLS> &p, const struct group<Q * DELTA_STEP, TOKENS> *ring,
                     uint32_t count, const struct lane &l, float *out, uint64_t out_stride) {
@@ -96,20 +96,25 @@ DEVICE_FN void scan(struct delta_part<Q, COLS> &p, const struct group<Q * DELTA_
     delta_read(p, even, mk);
     for (uint32_t first = 0; first < count; first += TOKENS) {
         const struct group<Q * DELTA_STEP, TOKENS> *g = &ring[first / TOKENS % GROUPS];
+        uint32_t left = count - first < TOKENS ? count - first : TOKENS;
 #pragma unroll 1
-        for (uint32_t j = 0; j < TOKENS && first + j < count; j += 2) {
+        for (uint32_t j = 0; j + 1 < left; j += 2) {
+            bool last = j + 2 == TOKENS;
+            if (last && first + TOKENS < count) __syncthreads();
+            const struct group<Q * DELTA_STEP, TOKENS> *behind =
+                last ? &ring[(first / TOKENS + 1) % GROUPS] : g;
             float o = delta_step(p, mk, token, even, odd, token_at(g, j + 1, l.col), l.part);
             if (out) *out = o;
-            if (first + j + 1 >= count) return;
-            struct delta_at next = token_at(g, (j + 2) % TOKENS, l.col);
-            if (j + 2 == TOKENS && first + TOKENS < count) {
-                __syncthreads();
-                next = token_at(&ring[(first / TOKENS + 1) % GROUPS], 0, l.col);
+            o = delta_step(p, mk, token, odd, even, token_at(behind, (j + 2) % TOKENS, l.col),
+                           l.part);
+            if (out) {
+                out[out_stride] = o;
+                out += 2 * out_stride;
             }
-            o = delta_step(p, mk, token, odd, even, next, l.part);
-            if (!out) continue;
-            out[out_stride] = o;
-            out += 2 * out_stride;
+        }
+        if (left % 2) {
+            float o = delta_step(p, mk, token, even, odd, token_at(g, 0, l.col), l.part);
+            if (out) *out = o;
         }
     }
 }

@@ -36,6 +36,12 @@ DEVICE_FN float delta_column_sum(float v) {
     return v;
 }
 
+// A level of that, of several columns.
+template <uint32_t COLS> DEVICE_FN void delta_lanes_add(float v[COLS], uint32_t lanes) {
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c++) v[c] = v[c] + __shfl_xor_sync(0xffffffffu, v[c], lanes);
+}
+
 // Of a lane's COLS columns the one whose output it has in the end, and whether it is the one to write it.
 template <uint32_t COLS> DEVICE_FN uint32_t delta_out_column(uint32_t part) {
     return part / (DELTA_PARTS / COLS);
@@ -143,25 +149,35 @@ DEVICE_FN void delta_fetch(struct delta_token<Q, COLS> &t, const struct delta_at
 }
 
 /* One token: mk holds the lane's part of S^T k on entry, of S^T next_k on return; t and k are the token's on entry, t the next one's on return, which
- * is at `next`. Returns the output of column delta_out_column. */
+ * is at `next`. Returns the output of column delta_out_column. Sums over lanes go beside the passes, a level a quad. */
 template <uint32_t Q, uint32_t COLS>
 DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
                            struct delta_token<Q, COLS> &t, const struct delta_row<Q> &k,
                            struct delta_row<Q> &next_k, const struct delta_at &next,
                            uint32_t part) {
     float mq[COLS], d[COLS], qk = t.qk;
-    delta_take(next_k, next.k, part);
+    uint32_t lanes = 1;
 #pragma unroll
-    for (uint32_t i = 0; i < Q; i++)
+    for (uint32_t c = 0; c < COLS; c++) mq[c] = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < Q; i++) {
+        if (lanes < DELTA_PARTS) delta_lanes_add<COLS>(mk, lanes);
+        lanes *= 2;
 #pragma unroll
         for (uint32_t j = 0; j < DELTA_QUAD; j++)
 #pragma unroll
-            for (uint32_t c = 0; c < COLS; c++) p.s[i][c][j] = t.g * p.s[i][c][j];
+            for (uint32_t c = 0; c < COLS; c++) {
+                p.s[i][c][j] = t.g * p.s[i][c][j];
+                mq[c] = fmaf(p.s[i][c][j], delta_of(t.q.x[i], j), mq[c]);
+            }
+    }
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), t.v[c]);
-    delta_read(p, t.q, mq);
-    float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
+    for (; lanes < DELTA_PARTS; lanes *= 2) delta_lanes_add<COLS>(mk, lanes);
+#pragma unroll
+    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, mk[c], t.v[c]);
+    delta_take(next_k, next.k, part);
     delta_fetch(t, next, part);
+    float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
 #pragma unroll
     for (uint32_t c = 0; c < COLS; c++) mk[c] = 0;
 #pragma unroll
