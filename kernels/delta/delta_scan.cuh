@@ -42,23 +42,30 @@ template <uint32_t COLS> DEVICE_FN void delta_lanes_add(float v[COLS], uint32_t 
     for (uint32_t c = 0; c < COLS; c++) v[c] = v[c] + __shfl_xor_sync(0xffffffffu, v[c], lanes);
 }
 
+// Columns that lanes share outputs by: a power of two.
+template <uint32_t COLS> DEVICE_FN constexpr uint32_t delta_shared_out() {
+    return COLS == 3 ? 4 : COLS;
+}
+
 // Of a lane's COLS columns the one whose output it has in the end, and whether it is the one to write it.
 template <uint32_t COLS> DEVICE_FN uint32_t delta_out_column(uint32_t part) {
-    return part / (DELTA_PARTS / COLS);
+    return part / (DELTA_PARTS / delta_shared_out<COLS>());
 }
 
 template <uint32_t COLS> DEVICE_FN bool delta_out_lane(uint32_t part) {
-    return part % (DELTA_PARTS / COLS) == 0;
+    return part % (DELTA_PARTS / delta_shared_out<COLS>()) == 0 &&
+           delta_out_column<COLS>(part) < COLS;
 }
 
 // Of a lane's columns that of delta_out_column.
 template <uint32_t COLS> DEVICE_FN float delta_mine(const float v[COLS], uint32_t part) {
-    float a[COLS];
+    constexpr uint32_t ALL = delta_shared_out<COLS>();
+    float a[ALL];
     uint32_t d = DELTA_PARTS / 2;
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) a[c] = v[c];
+    for (uint32_t c = 0; c < ALL; c++) a[c] = c < COLS ? v[c] : 0;
 #pragma unroll
-    for (uint32_t n = COLS / 2; n; n /= 2, d /= 2)
+    for (uint32_t n = ALL / 2; n; n /= 2, d /= 2)
 #pragma unroll
         for (uint32_t c = 0; c < n; c++) a[c] = part & d ? a[c + n] : a[c];
     return a[0];
@@ -66,12 +73,13 @@ template <uint32_t COLS> DEVICE_FN float delta_mine(const float v[COLS], uint32_
 
 // The sum of column delta_out_column: lanes send each other the columns that the other one wants.
 template <uint32_t COLS> DEVICE_FN float delta_spread_sum(const float v[COLS], uint32_t part) {
-    float a[COLS];
+    constexpr uint32_t ALL = delta_shared_out<COLS>();
+    float a[ALL];
     uint32_t d = DELTA_PARTS / 2;
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) a[c] = v[c];
+    for (uint32_t c = 0; c < ALL; c++) a[c] = c < COLS ? v[c] : 0;
 #pragma unroll
-    for (uint32_t n = COLS / 2; n; n /= 2, d /= 2)
+    for (uint32_t n = ALL / 2; n; n /= 2, d /= 2)
 #pragma unroll
         for (uint32_t c = 0; c < n; c++) {
             bool upper = part & d;
@@ -139,11 +147,18 @@ DEVICE_FN void delta_fetch(struct delta_token<Q, COLS> &t, const struct delta_at
     t.g = gates.x;
     t.b = gates.y;
     t.qk = *at.qk;
+    if (COLS == 3) { // they have the room of four
+        float4 v = *reinterpret_cast<const float4 *>(at.v);
+        t.v[0] = v.x;
+        t.v[1] = v.y;
+        t.v[2] = v.z;
+    } else {
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c += 2) {
-        float2 two = *reinterpret_cast<const float2 *>(at.v + c);
-        t.v[c] = two.x;
-        t.v[c + 1] = two.y;
+        for (uint32_t c = 0; c + 1 < COLS; c += 2) {
+            float2 two = *reinterpret_cast<const float2 *>(at.v + c);
+            t.v[c] = two.x;
+            t.v[c + 1] = two.y;
+        }
     }
     delta_take(t.q, at.q, part);
 }
