@@ -172,11 +172,11 @@ DEVICE_FN void scan_layer(const struct delta_commit_args &c) {
 
 /* Of one run and heads of 128 x 128: so many warps as there are schedulers, or a little fewer, one each. A warp has DELTA_EVEN_COLUMNS
  * columns of a head, the head's last one fewer; a block's warps belong to one head or to two. */
-enum { EVEN_TOKENS = 4, EVEN_SIDES = 2, EVEN_LANES = WARP / DELTA_PARTS };
+enum { EVEN_TOKENS = 4, EVEN_SIDES = 2 };
 
 struct even_group {
     float q[EVEN_SIDES][EVEN_TOKENS][DELTA_EVEN_DIM], k[EVEN_SIDES][EVEN_TOKENS][DELTA_EVEN_DIM];
-    float v[EVEN_TOKENS][DELTA_SCAN_WARPS_MAX][EVEN_LANES][4]; // the fourth is nobody's
+    float v[EVEN_TOKENS][DELTA_SCAN_WARPS_MAX][DELTA_EVEN_COLUMNS];
     float gates[EVEN_SIDES][EVEN_TOKENS][2], qk[EVEN_SIDES][EVEN_TOKENS];
 };
 
@@ -214,14 +214,14 @@ DEVICE_FN void even_fetch(struct even_group *to, const struct even_source &s, ui
             delta_copy(&to->k[side][t][lane * 4], q + t * width + keys);
         }
     }
-    constexpr uint32_t COLUMNS = DELTA_SCAN_WARPS_MAX * DELTA_EVEN_COLUMNS;
-    for (uint32_t i = lane; i < EVEN_TOKENS * COLUMNS; i += WARP) {
-        uint32_t t = i / COLUMNS, warp = i % COLUMNS / DELTA_EVEN_COLUMNS;
-        uint32_t c = i % DELTA_EVEN_COLUMNS;
+    constexpr uint32_t EACH = DELTA_EVEN_COLUMNS / 4, ALL = DELTA_SCAN_WARPS_MAX * EACH;
+#pragma unroll
+    for (uint32_t i = lane; i < EVEN_TOKENS * ALL; i += WARP) {
+        uint32_t t = i / ALL, warp = i % ALL / EACH, c = i % EACH * 4;
         struct even_place p = even_place_of(warp);
         if (first + t < s.count && p.head < s.value_heads && p.col + c < DELTA_EVEN_DIM)
-            delta_copy_4(&to->v[t][warp][c / DELTA_EVEN_HELD][c % DELTA_EVEN_HELD],
-                         row + t * width + 2 * keys + p.head * DELTA_EVEN_DIM + p.col + c);
+            delta_copy(&to->v[t][warp][c],
+                       row + t * width + 2 * keys + p.head * DELTA_EVEN_DIM + p.col + c);
     }
     delta_copies_end();
 }
@@ -293,8 +293,8 @@ extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 
         p,
         [&](uint32_t g, uint32_t t) {
             const struct even_group *e = &ring[g];
-            return delta_at{e->q[side][t], e->k[side][t], e->v[t][warp][lane], e->gates[side][t],
-                            &e->qk[side][t]};
+            return delta_at{e->q[side][t], e->k[side][t], &e->v[t][warp][lane * COLS],
+                            e->gates[side][t], &e->qk[side][t]};
         },
         run.count, part, out, values);
     if (run.record || !mine) return;

@@ -147,11 +147,9 @@ DEVICE_FN void delta_fetch(struct delta_token<Q, COLS> &t, const struct delta_at
     t.g = gates.x;
     t.b = gates.y;
     t.qk = *at.qk;
-    if (COLS == 3) { // they have the room of four
-        float4 v = *reinterpret_cast<const float4 *>(at.v);
-        t.v[0] = v.x;
-        t.v[1] = v.y;
-        t.v[2] = v.z;
+    if (COLS % 2) {
+#pragma unroll
+        for (uint32_t c = 0; c < COLS; c++) t.v[c] = at.v[c];
     } else {
 #pragma unroll
         for (uint32_t c = 0; c + 1 < COLS; c += 2) {
