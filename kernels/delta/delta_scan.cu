@@ -11,7 +11,7 @@
 #include "kernels/delta/delta_commit.h"
 #include "kernels/delta/delta_scan.cuh"
 
-enum { GROUPS = 4, AHEAD = 2, COLS_MAX = DELTA_SCAN_WARPS_MAX * DELTA_COLUMNS };
+enum { GROUPS = 4, COLS_MAX = DELTA_SCAN_WARPS_MAX * DELTA_COLUMNS };
 
 template <uint32_t ROWS, uint32_t TOKENS> struct group {
     float q[TOKENS][ROWS], k[TOKENS][ROWS], v[TOKENS][COLS_MAX], gates[TOKENS][2], qk[TOKENS];
@@ -56,19 +56,20 @@ DEVICE_FN void fetch(struct group<ROWS, TOKENS> *to, const struct source &s, uin
     delta_copies_end();
 }
 
-/* The warp that feeds the others: a group is there, with its q . k, at the barrier before the last two tokens of the group before; then the
- * group before that one has been left, whose place may be filled anew. */
+/* The warp that feeds the others: a group is there, with its q . k, one barrier before it is used, and its place is filled anew after the barrier
+ * that all have left it behind. */
 template <bool WHOLE, uint32_t Q, uint32_t TOKENS>
 DEVICE_FN void feed(struct group<Q * DELTA_STEP, TOKENS> *ring, const struct source &s,
                     uint32_t cols) {
     uint32_t lane = threadIdx.x % WARP;
-    for (uint32_t at = 0; at < AHEAD; at++) fetch<WHOLE>(&ring[at], s, at * TOKENS, cols, lane);
+    for (uint32_t at = 0; at < GROUPS - 1; at++)
+        fetch<WHOLE>(&ring[at], s, at * TOKENS, cols, lane);
     for (uint32_t at = 0; at * TOKENS < s.count; at++) {
         struct group<Q * DELTA_STEP, TOKENS> *g = &ring[at % GROUPS];
-        delta_copies_wait<AHEAD - 1>();
+        delta_copies_wait<GROUPS - 2>();
         delta_qk<Q, TOKENS>(g->qk, g->q[0], g->k[0]);
         __syncthreads();
-        fetch<WHOLE>(&ring[(at + AHEAD) % GROUPS], s, (at + AHEAD) * TOKENS, cols, lane);
+        fetch<WHOLE>(&ring[(at + GROUPS - 1) % GROUPS], s, (at + GROUPS - 1) * TOKENS, cols, lane);
     }
 }
 
@@ -82,37 +83,33 @@ DEVICE_FN struct delta_at token_at(const struct group<ROWS, TOKENS> *g, uint32_t
     return {g->q[t], g->k[t], &g->v[t][col], g->gates[t], &g->qk[t]};
 }
 
-/* The tokens of a run: at(group, token) says where one is. out: of the lane's column; NULL where it writes none. Tokens go by twos, so that
- * none is copied; what lies behind the last one is read too, for nothing. */
-template <uint32_t Q, uint32_t COLS, uint32_t TOKENS, class At>
-DEVICE_FN void scan(struct delta_part<Q, COLS> &p, At at, uint32_t count, uint32_t part, float *out,
-                    uint64_t out_stride) {
+// out: of the lane's column; NULL where it writes none.
+template <uint32_t Q, uint32_t COLS, uint32_t TOKENS>
+DEVICE_FN void scan(struct delta_part<Q, COLS> &p, const struct group<Q * DELTA_STEP, TOKENS> *ring,
+                    uint32_t count, const struct lane &l, float *out, uint64_t out_stride) {
     struct delta_row<Q> even, odd;
     struct delta_token<Q, COLS> token;
-    struct delta_at begin = at(0, 0);
     float mk[COLS];
     __syncthreads();
-    delta_take(even, begin.k, part);
-    delta_fetch(token, begin, part);
+    delta_take(even, ring[0].k[0], l.part);
+    delta_fetch(token, token_at(&ring[0], 0, l.col), l.part);
     delta_read(p, even, mk);
     for (uint32_t first = 0; first < count; first += TOKENS) {
-        uint32_t g = first / TOKENS % GROUPS, behind = (g + 1) % GROUPS;
-        uint32_t left = count - first < TOKENS ? count - first : TOKENS;
+        const struct group<Q * DELTA_STEP, TOKENS> *g = &ring[first / TOKENS % GROUPS];
 #pragma unroll 1
-        for (uint32_t j = 0; j + 1 < left; j += 2) {
-            bool last = j + 2 == TOKENS;
-            if (last && first + TOKENS < count) __syncthreads();
-            float o = delta_step(p, mk, token, even, odd, at(g, j + 1), part);
+        for (uint32_t j = 0; j < TOKENS && first + j < count; j += 2) {
+            float o = delta_step(p, mk, token, even, odd, token_at(g, j + 1, l.col), l.part);
             if (out) *out = o;
-            o = delta_step(p, mk, token, odd, even, at(last ? behind : g, (j + 2) % TOKENS), part);
-            if (out) {
-                out[out_stride] = o;
-                out += 2 * out_stride;
+            if (first + j + 1 >= count) return;
+            struct delta_at next = token_at(g, (j + 2) % TOKENS, l.col);
+            if (j + 2 == TOKENS && first + TOKENS < count) {
+                __syncthreads();
+                next = token_at(&ring[(first / TOKENS + 1) % GROUPS], 0, l.col);
             }
-        }
-        if (left % 2) {
-            float o = delta_step(p, mk, token, even, odd, at(g, 0), part);
-            if (out) *out = o;
+            o = delta_step(p, mk, token, odd, even, next, l.part);
+            if (!out) continue;
+            out[out_stride] = o;
+            out += 2 * out_stride;
         }
     }
 }
@@ -153,9 +150,7 @@ DEVICE_FN void scan_block(const struct delta_scan_args &a, uint32_t run_idx) {
               delta_out_column<COLS>(l.part);
     struct delta_part<Q, COLS> p;
     delta_load<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part, run.pos == 0);
-    scan<Q, COLS, TOKENS>(
-        p, [&](uint32_t g, uint32_t t) { return token_at(&ring[g], t, l.col); }, run.count, l.part,
-        out, value_width);
+    scan(p, ring, run.count, l, out, value_width);
     if (!run.record) delta_store<Q, COLS, WHOLE>(p, group, dk, l.col % DELTA_COLUMNS, l.part);
 }
 
@@ -168,143 +163,6 @@ DEVICE_FN void scan_layer(const struct delta_commit_args &c) {
     a.qkv += layer * c.qkv_bytes;
     a.gates += layer * c.gates_bytes;
     scan_block<WHOLE, Q, COLS, TOKENS>(a, blockIdx.z % a.runs_count);
-}
-
-/* Of one run and heads of 128 x 128: so many warps as there are schedulers, or a little fewer, one each. A warp has DELTA_EVEN_COLUMNS
- * columns of a head, the head's last one fewer; a block's warps belong to one head or to two. */
-enum { EVEN_TOKENS = 4, EVEN_SIDES = 2 };
-
-struct even_group {
-    float q[EVEN_SIDES][EVEN_TOKENS][DELTA_EVEN_DIM], k[EVEN_SIDES][EVEN_TOKENS][DELTA_EVEN_DIM];
-    float v[EVEN_TOKENS][DELTA_SCAN_WARPS_MAX][DELTA_EVEN_COLUMNS];
-    float gates[EVEN_SIDES][EVEN_TOKENS][2], qk[EVEN_SIDES][EVEN_TOKENS];
-};
-
-// A warp's place among all of a launch.
-struct even_place {
-    uint32_t head, col;
-};
-
-DEVICE_FN struct even_place even_place_of(uint32_t warp) {
-    uint32_t nth = blockIdx.x * DELTA_SCAN_WARPS_MAX + warp;
-    return {nth / DELTA_EVEN_WARPS, nth % DELTA_EVEN_WARPS * DELTA_EVEN_COLUMNS};
-}
-
-struct even_source {
-    const float *qkv, *gates; // of the run's first row
-    uint32_t head, sides, count, key_heads, value_heads;
-};
-
-DEVICE_FN void even_fetch(struct even_group *to, const struct even_source &s, uint32_t first,
-                          uint32_t lane) {
-    uint32_t keys = s.key_heads * DELTA_EVEN_DIM, group = s.value_heads / s.key_heads;
-    uint64_t width = 2 * keys + s.value_heads * DELTA_EVEN_DIM;
-    const float *row = s.qkv + first * width;
-    for (uint32_t side = 0; side < s.sides; side++) {
-        uint32_t head = s.head + side;
-        if (lane < EVEN_TOKENS * 2 && first + lane / 2 < s.count)
-            delta_copy_4(&to->gates[side][lane / 2][lane % 2],
-                         s.gates + (first + lane / 2) * 2ull * s.value_heads +
-                             lane % 2 * s.value_heads + head);
-        const float *q = row + head / group * DELTA_EVEN_DIM + lane * 4;
-#pragma unroll
-        for (uint32_t t = 0; t < EVEN_TOKENS; t++) {
-            if (first + t >= s.count) break;
-            delta_copy(&to->q[side][t][lane * 4], q + t * width);
-            delta_copy(&to->k[side][t][lane * 4], q + t * width + keys);
-        }
-    }
-    constexpr uint32_t EACH = DELTA_EVEN_COLUMNS / 4, ALL = DELTA_SCAN_WARPS_MAX * EACH;
-#pragma unroll
-    for (uint32_t i = lane; i < EVEN_TOKENS * ALL; i += WARP) {
-        uint32_t t = i / ALL, warp = i % ALL / EACH, c = i % EACH * 4;
-        struct even_place p = even_place_of(warp);
-        if (first + t < s.count && p.head < s.value_heads && p.col + c < DELTA_EVEN_DIM)
-            delta_copy(&to->v[t][warp][c],
-                       row + t * width + 2 * keys + p.head * DELTA_EVEN_DIM + p.col + c);
-    }
-    delta_copies_end();
-}
-
-DEVICE_FN void even_feed(struct even_group *ring, const struct even_source &s) {
-    uint32_t lane = threadIdx.x % WARP;
-    for (uint32_t at = 0; at < AHEAD; at++) even_fetch(&ring[at], s, at * EVEN_TOKENS, lane);
-    for (uint32_t at = 0; at * EVEN_TOKENS < s.count; at++) {
-        struct even_group *g = &ring[at % GROUPS];
-        delta_copies_wait<AHEAD - 1>();
-        for (uint32_t side = 0; side < s.sides; side++)
-            delta_qk<DELTA_EVEN_DIM / DELTA_STEP, EVEN_TOKENS>(g->qk[side], g->q[side][0],
-                                                               g->k[side][0]);
-        __syncthreads();
-        even_fetch(&ring[(at + AHEAD) % GROUPS], s, (at + AHEAD) * EVEN_TOKENS, lane);
-    }
-}
-
-// A quad of a column's rows; NULL: there is no such column.
-DEVICE_FN float4 *even_quad(float *head, uint32_t k, uint32_t col) {
-    if (col >= DELTA_EVEN_DIM) return nullptr;
-    return reinterpret_cast<float4 *>(head + col / DELTA_COLUMNS * DELTA_COLUMNS * DELTA_EVEN_DIM +
-                                      delta_state_at(DELTA_EVEN_DIM, k, col % DELTA_COLUMNS));
-}
-
-extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)
-    delta_scan_even_128(const struct delta_scan_args a) {
-    constexpr uint32_t Q = DELTA_EVEN_DIM / DELTA_STEP, COLS = DELTA_EVEN_HELD;
-    __shared__ __align__(16) struct even_group ring[GROUPS];
-    uint32_t warp = threadIdx.x / WARP, part = threadIdx.x % DELTA_PARTS;
-    uint64_t values = (uint64_t)a.value_heads * DELTA_EVEN_DIM,
-             width = 2ull * a.key_heads * DELTA_EVEN_DIM + values;
-    uint32_t first_head = even_place_of(0).head;
-    device_wait_prior();
-    device_let_next();
-    const struct run run = device_ptr<const struct run>(a.runs)[blockIdx.z];
-    if (warp == DELTA_SCAN_WARPS_MAX) {
-        uint32_t last_head = even_place_of(DELTA_SCAN_WARPS_MAX - 1).head;
-        if (last_head >= a.value_heads) last_head = a.value_heads - 1;
-        even_feed(ring,
-                  {device_ptr<const float>(a.qkv) + run.row * width,
-                   device_ptr<const float>(a.gates) + (uint64_t)run.row * 2 * a.value_heads,
-                   first_head, last_head - first_head + 1, run.count, a.key_heads, a.value_heads});
-        return;
-    }
-    struct even_place place = even_place_of(warp);
-    bool mine = place.head < a.value_heads;
-    uint32_t lane = threadIdx.x % WARP / DELTA_PARTS, col = place.col + lane * COLS;
-    uint32_t side = mine ? place.head - first_head : 0;
-    float *head = device_ptr<float>(a.state + run.slot * a.slot_stride) +
-                  (uint64_t)(mine ? place.head : 0) * DELTA_EVEN_DIM * DELTA_EVEN_DIM;
-    float *out = nullptr;
-    if (a.out && mine && delta_out_lane<COLS>(part) &&
-        col + delta_out_column<COLS>(part) < DELTA_EVEN_DIM)
-        out = device_ptr<float>(a.out) + run.row * values + place.head * DELTA_EVEN_DIM + col +
-              delta_out_column<COLS>(part);
-    struct delta_part<Q, COLS> p;
-#pragma unroll
-    for (uint32_t i = 0; i < Q; i++)
-#pragma unroll
-        for (uint32_t c = 0; c < COLS; c++) {
-            const float4 *quad = even_quad(head, i * DELTA_STEP + part * DELTA_QUAD, col + c);
-            float4 v = {0, 0, 0, 0};
-            if (quad && mine && run.pos) v = *quad;
-#pragma unroll
-            for (uint32_t j = 0; j < DELTA_QUAD; j++) p.s[i][c][j] = delta_of(v, j);
-        }
-    scan<Q, COLS, EVEN_TOKENS>(
-        p,
-        [&](uint32_t g, uint32_t t) {
-            const struct even_group *e = &ring[g];
-            return delta_at{e->q[side][t], e->k[side][t], &e->v[t][warp][lane * COLS],
-                            e->gates[side][t], &e->qk[side][t]};
-        },
-        run.count, part, out, values);
-    if (run.record || !mine) return;
-#pragma unroll
-    for (uint32_t i = 0; i < Q; i++)
-#pragma unroll
-        for (uint32_t c = 0; c < COLS; c++) {
-            float4 *quad = even_quad(head, i * DELTA_STEP + part * DELTA_QUAD, col + c);
-            if (quad) *quad = {p.s[i][c][0], p.s[i][c][1], p.s[i][c][2], p.s[i][c][3]};
-        }
 }
 
 extern "C" __global__ void __launch_bounds__((DELTA_SCAN_WARPS_MAX + 1) * WARP, 1)

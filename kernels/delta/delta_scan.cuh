@@ -36,36 +36,23 @@ DEVICE_FN float delta_column_sum(float v) {
     return v;
 }
 
-// A level of that, of several columns.
-template <uint32_t COLS> DEVICE_FN void delta_lanes_add(float v[COLS], uint32_t lanes) {
-#pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) v[c] = v[c] + __shfl_xor_sync(0xffffffffu, v[c], lanes);
-}
-
-// Columns that lanes share outputs by: a power of two.
-template <uint32_t COLS> DEVICE_FN constexpr uint32_t delta_shared_out() {
-    return COLS == 3 ? 4 : COLS;
-}
-
 // Of a lane's COLS columns the one whose output it has in the end, and whether it is the one to write it.
 template <uint32_t COLS> DEVICE_FN uint32_t delta_out_column(uint32_t part) {
-    return part / (DELTA_PARTS / delta_shared_out<COLS>());
+    return part / (DELTA_PARTS / COLS);
 }
 
 template <uint32_t COLS> DEVICE_FN bool delta_out_lane(uint32_t part) {
-    return part % (DELTA_PARTS / delta_shared_out<COLS>()) == 0 &&
-           delta_out_column<COLS>(part) < COLS;
+    return part % (DELTA_PARTS / COLS) == 0;
 }
 
 // Of a lane's columns that of delta_out_column.
 template <uint32_t COLS> DEVICE_FN float delta_mine(const float v[COLS], uint32_t part) {
-    constexpr uint32_t ALL = delta_shared_out<COLS>();
-    float a[ALL];
+    float a[COLS];
     uint32_t d = DELTA_PARTS / 2;
 #pragma unroll
-    for (uint32_t c = 0; c < ALL; c++) a[c] = c < COLS ? v[c] : 0;
+    for (uint32_t c = 0; c < COLS; c++) a[c] = v[c];
 #pragma unroll
-    for (uint32_t n = ALL / 2; n; n /= 2, d /= 2)
+    for (uint32_t n = COLS / 2; n; n /= 2, d /= 2)
 #pragma unroll
         for (uint32_t c = 0; c < n; c++) a[c] = part & d ? a[c + n] : a[c];
     return a[0];
@@ -73,13 +60,12 @@ template <uint32_t COLS> DEVICE_FN float delta_mine(const float v[COLS], uint32_
 
 // The sum of column delta_out_column: lanes send each other the columns that the other one wants.
 template <uint32_t COLS> DEVICE_FN float delta_spread_sum(const float v[COLS], uint32_t part) {
-    constexpr uint32_t ALL = delta_shared_out<COLS>();
-    float a[ALL];
+    float a[COLS];
     uint32_t d = DELTA_PARTS / 2;
 #pragma unroll
-    for (uint32_t c = 0; c < ALL; c++) a[c] = c < COLS ? v[c] : 0;
+    for (uint32_t c = 0; c < COLS; c++) a[c] = v[c];
 #pragma unroll
-    for (uint32_t n = ALL / 2; n; n /= 2, d /= 2)
+    for (uint32_t n = COLS / 2; n; n /= 2, d /= 2)
 #pragma unroll
         for (uint32_t c = 0; c < n; c++) {
             bool upper = part & d;
@@ -147,50 +133,35 @@ DEVICE_FN void delta_fetch(struct delta_token<Q, COLS> &t, const struct delta_at
     t.g = gates.x;
     t.b = gates.y;
     t.qk = *at.qk;
-    if (COLS % 2) {
 #pragma unroll
-        for (uint32_t c = 0; c < COLS; c++) t.v[c] = at.v[c];
-    } else {
-#pragma unroll
-        for (uint32_t c = 0; c + 1 < COLS; c += 2) {
-            float2 two = *reinterpret_cast<const float2 *>(at.v + c);
-            t.v[c] = two.x;
-            t.v[c + 1] = two.y;
-        }
+    for (uint32_t c = 0; c < COLS; c += 2) {
+        float2 two = *reinterpret_cast<const float2 *>(at.v + c);
+        t.v[c] = two.x;
+        t.v[c + 1] = two.y;
     }
     delta_take(t.q, at.q, part);
 }
 
 /* One token: mk holds the lane's part of S^T k on entry, of S^T next_k on return; t and k are the token's on entry, t the next one's on return, which
- * is at `next`. Returns the output of column delta_out_column. Sums over lanes go beside the passes, a level a quad. */
+ * is at `next`. Returns the output of column delta_out_column. */
 template <uint32_t Q, uint32_t COLS>
 DEVICE_FN float delta_step(struct delta_part<Q, COLS> &p, float mk[COLS],
                            struct delta_token<Q, COLS> &t, const struct delta_row<Q> &k,
                            struct delta_row<Q> &next_k, const struct delta_at &next,
                            uint32_t part) {
     float mq[COLS], d[COLS], qk = t.qk;
-    uint32_t lanes = 1;
+    delta_take(next_k, next.k, part);
 #pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) mq[c] = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < Q; i++) {
-        if (lanes < DELTA_PARTS) delta_lanes_add<COLS>(mk, lanes);
-        lanes *= 2;
+    for (uint32_t i = 0; i < Q; i++)
 #pragma unroll
         for (uint32_t j = 0; j < DELTA_QUAD; j++)
 #pragma unroll
-            for (uint32_t c = 0; c < COLS; c++) {
-                p.s[i][c][j] = t.g * p.s[i][c][j];
-                mq[c] = fmaf(p.s[i][c][j], delta_of(t.q.x[i], j), mq[c]);
-            }
-    }
+            for (uint32_t c = 0; c < COLS; c++) p.s[i][c][j] = t.g * p.s[i][c][j];
 #pragma unroll
-    for (; lanes < DELTA_PARTS; lanes *= 2) delta_lanes_add<COLS>(mk, lanes);
-#pragma unroll
-    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, mk[c], t.v[c]);
-    delta_take(next_k, next.k, part);
-    delta_fetch(t, next, part);
+    for (uint32_t c = 0; c < COLS; c++) d[c] = t.b * fmaf(-t.g, delta_column_sum(mk[c]), t.v[c]);
+    delta_read(p, t.q, mq);
     float sum = delta_spread_sum<COLS>(mq, part), mine = delta_mine<COLS>(d, part);
+    delta_fetch(t, next, part);
 #pragma unroll
     for (uint32_t c = 0; c < COLS; c++) mk[c] = 0;
 #pragma unroll

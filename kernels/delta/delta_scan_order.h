@@ -14,11 +14,6 @@ enum {
     DELTA_HELD = DELTA_COLUMNS * DELTA_PARTS / 32, // columns of a lane, where a warp has one group
     DELTA_KEY_DIM_MAX = 256,
     DELTA_SCAN_WARPS_MAX = 4, // of a block, that hold columns; one more feeds them
-    // delta_scan_even_128: columns of a lane and of a warp, warps of a head.
-    DELTA_EVEN_DIM = 128,
-    DELTA_EVEN_HELD = 3,
-    DELTA_EVEN_COLUMNS = DELTA_EVEN_HELD * 32 / DELTA_PARTS,
-    DELTA_EVEN_WARPS = (DELTA_EVEN_DIM + DELTA_EVEN_COLUMNS - 1) / DELTA_EVEN_COLUMNS,
 };
 
 ARITH_FN uint32_t delta_rows_padded(uint32_t key_dim) {

@@ -1,5 +1,4 @@
-/* delta_scan_plan: see launch.h. A block a run, head and piece of its columns, or four warps of those of all heads. */
-#include "common/num.h"
+/* delta_scan_plan: see launch.h. A block a run, head and piece of its columns. */
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/delta/delta_scan.h"
@@ -14,25 +13,10 @@ static uint32_t warps_of(uint32_t groups) {
     return warps;
 }
 
-/* Columns shared among all schedulers alike, four a multiprocessor, where that leaves each at most a warp: a token then takes as long as a
- * warp takes for its columns. */
-static bool plan_even(const struct delta_scan_args *a, const struct cuda_arch *arch,
-                      struct launch_list *ret) {
-    uint32_t warps = a->value_heads * DELTA_EVEN_WARPS;
-    if (a->key_dim != DELTA_EVEN_DIM || a->value_dim != DELTA_EVEN_DIM) return false;
-    if (a->runs_count * warps > arch->sm_count * DELTA_SCAN_WARPS_MAX) return false;
-    struct launch *l = launch_add(ret, "delta_scan_even_128", a, sizeof *a);
-    l->grid[0] = ceil_div_u32(warps, DELTA_SCAN_WARPS_MAX);
-    l->grid[2] = a->runs_count;
-    l->block[0] = (DELTA_SCAN_WARPS_MAX + 1) * 32;
-    l->early = true;
-    return true;
-}
-
 void delta_scan_plan(const struct delta_scan_args *a, const struct cuda_arch *arch,
                      const struct cuda_work *w, struct launch_list *ret) {
     assert(a->key_dim <= DELTA_KEY_DIM_MAX && a->value_dim % DELTA_COLUMNS == 0);
-    if (!a->runs_count || plan_even(a, arch, ret)) return;
+    if (!a->runs_count) return;
     uint32_t rows = delta_rows_padded(a->key_dim);
     uint32_t cols = rows == DELTA_KEY_DIM_MAX ? DELTA_COLUMNS / 2 : DELTA_COLUMNS; // of a warp
     uint32_t warps = warps_of(a->value_dim / cols);
