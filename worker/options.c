@@ -77,6 +77,12 @@ static const struct setting table[] = {
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
      "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
+    {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
+     "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
+     "--profile), "
+     "crowd,long,scratch,load,load-cold"},
+    {"json", SETTING_STRING, IN(json), NULL, 0, 0, NULL, NULL,
+     "bench engine: a file that each figure is added to, a JSON object a line"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},
