@@ -85,19 +85,23 @@ static int print_point(struct bench *b, struct fill *f, const struct point *p, d
                        struct err *e) {
     const struct engine_info *info = engine_info(f->eng);
     struct engine_profile decode = {0}, chunk = {0};
-    struct bench_work w = bench_work_of(info, 1, 1, p->length);
     double last = (p->at_rows - p->from_rows) / (p->at_s - p->from_s);
-    double floor = speed > 0 ? w.bytes / speed * 1e3 : 0;
     int st = rounds_at(f, p, &decode, &chunk, e);
     if (st) return st;
-    printf("  %7u   %9.2f   %8.0f   %13.0f   %9.3f   %9.3f   %9.3f\n", p->length, p->at_s,
-           p->at_rows / p->at_s, last, decode.ms, floor, chunk.ms);
+    printf("  %7u   %9.2f   %8.0f   %10.0f", p->length, p->at_s, p->at_rows / p->at_s, last);
     bench_put(b,
               "{\"part\": \"long\", \"cache\": \"%s\", \"length\": %u, \"prompt_s\": %.4f, "
-              "\"prompt_per_s\": %.1f, \"last_rows_per_s\": %.1f, \"decode_ms\": %.4f, "
-              "\"floor_ms\": %.4f, \"chunk_rows\": %u, \"chunk_ms\": %.4f}",
-              info->kv_rule, p->length, p->at_s, p->at_rows / p->at_s, last, decode.ms, floor,
-              min_u32(info->chunk_tokens, info->round_rows_max), chunk.ms);
+              "\"last_rows_per_s\": %.1f}",
+              info->kv_rule, p->length, p->at_s, last);
+    if (speed > 0) {
+        struct bench_work w = bench_work_of(info, 1, 1, p->length);
+        printf("   %9.3f   %8.3f   %9.3f", decode.ms, w.bytes / speed * 1e3, chunk.ms);
+        bench_put(b,
+                  "{\"part\": \"long\", \"cache\": \"%s\", \"length\": %u, \"decode_ms\": %.4f, "
+                  "\"floor_ms\": %.4f, \"chunk_ms\": %.4f}",
+                  info->kv_rule, p->length, decode.ms, w.bytes / speed * 1e3, chunk.ms);
+    }
+    printf("\n");
     return ST_OK;
 }
 
@@ -110,9 +114,10 @@ int bench_long(struct bench *b, struct err *e) {
     int st = cpu ? ST_OK : engine_copy_speed(b->eng, &speed, e);
     if (!st) st = run(&f, e);
     if (st) return st;
-    printf("\none prompt, %s, chunks of %u; a round of one row and of a chunk%s\n"
-           "   length    prompt s   tokens/s   of the last %d   decode ms   floor ms    chunk ms\n",
-           info->kv_rule, info->chunk_tokens, cpu ? ": on a GPU alone" : ", on the device", WINDOW);
+    printf("\none prompt, %s, chunks of %u%s\n   length    prompt s   tokens/s   at its end%s\n",
+           info->kv_rule, info->chunk_tokens,
+           cpu ? "" : "; on the device a round of one row, and of a chunk, at each length",
+           cpu ? "" : "   decode ms   floor ms    chunk ms");
     for (uint32_t i = 0; i < f.count && !st; i++) st = print_point(b, &f, &f.points[i], speed, e);
     if (st) return st;
     printf("  at %u, by the host's clock: %.3f ms a token\n", f.points[f.count - 1].length,

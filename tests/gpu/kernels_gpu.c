@@ -147,6 +147,23 @@ TEST(each_kernel_once) {
     CHECK_EQ_U64(t.unequal, 0);
 }
 
+// Not the twin but the numbers themselves: how far products of a 27B's sizes are from double precision.
+TEST(products_of_exl3_are_as_exact_as_they_must_be) {
+    static const char *const codebooks[] = {
+        [EXL3_3INST] = "3INST", [EXL3_MCG] = "MCG", [EXL3_MUL1] = "MUL1"};
+    struct device d = device_open();
+    for (uint32_t i = 0; i < op_cases_products_count; i++) {
+        const struct op_case *c = &op_cases_products[i];
+        bool fifty = c->size[5] & EXL3_FIFTY;
+        double error = op_cases_error(&d.ops, c);
+        test_note("%s %.1f bits, %u rows of %u inputs%s: rms error %.2e", codebooks[c->size[4]],
+                  c->size[3] / 2.0, c->size[0], c->size[1], fifty ? ", one channel 50x" : "",
+                  error);
+        CHECK(error <= (fifty ? OP_CASES_ERROR_FIFTY_MAX : OP_CASES_ERROR_MAX));
+    }
+    device_close(&d);
+}
+
 TEST(one_flipped_bit_is_found) {
     const struct op_case *c = &op_cases[0];
     float want[1] = {1}, got[1] = {1};
