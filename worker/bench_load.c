@@ -98,7 +98,7 @@ static int run(struct bench *b, bool cold, struct err *e) {
     if (!st) st = time_load(b, cold, &l, &whole_s, e);
     if (!st && !cold) st = time_read(dir, false, &after, e);
     if (st) return st;
-    double load = (double)l.bytes / ((double)(l.last_ns - l.first_ns) / 1e9);
+    double load = (double)l.bytes / ((double)(l.last_ns - l.first_ns + 1) / 1e9);
     double best = after > before ? after : before;
     printf(
         "\nload, %s: %.2f GB of weights at %.2f GB/s; a plain read of the files %.2f GB/s before",
