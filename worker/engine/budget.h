@@ -12,6 +12,7 @@ struct round;
 
 struct budget {
     uint32_t context_max, streams_max, chunk_tokens, round_rows_max;
+    uint32_t rows_beside;   // of prompts, in a round in which streams decode
     uint32_t pages;         // KV pages in all
     struct placement place; // of the embedding's rows
     uint64_t room, need; // of the device: what may be used; what one stream of the context asks for
