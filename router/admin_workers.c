@@ -91,8 +91,8 @@ static void write_operation(struct job *j, const struct control_operation *o) {
     static const char *const states[] = {"running", "done", "failed", "cancelled"};
     strbuf_printf(&j->out,
                   "{\"id\":\"%u\",\"kind\":\"restart\",\"state\":\"%s\",\"step\":%u,\"steps\":%u,"
-                  "\"rank\":",
-                  o->id, states[o->state], o->step, o->steps);
+                  "\"passed\":%u,\"rank\":",
+                  o->id, states[o->state], o->step, o->steps, o->passed);
     if (o->rank < 0)
         strbuf_add_str(&j->out, "null");
     else

@@ -158,6 +158,7 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     struct runner *r = arg;
     struct server *s = &r->s;
     if (!s->backends) return; // the set is being made
+    if (r->phase < STOPPING_WORKERS) control_on_state(s->control, b);
     bool ready = server_ready_workers(s) > 0;
     s->no_ready_since_ms = ready ? 0 : s->no_ready_since_ms ? s->no_ready_since_ms : mono_ms();
     s->ever_ready |= ready;
