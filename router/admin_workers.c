@@ -162,8 +162,10 @@ void admin_handle_operation(struct http_call *c) {
 static void run_drain_state(struct server *s, struct job *j) {
     struct server_drain d;
     server_drain(s, &d);
-    strbuf_printf(&j->out, "{\"draining\":%s,\"drained\":%s,\"requests\":%" PRIu64 "}",
-                  d.draining ? "true" : "false", d.drained ? "true" : "false", d.requests);
+    strbuf_printf(&j->out,
+                  "{\"draining\":%s,\"drained\":%s,\"ending\":%s,\"requests\":%" PRIu64 "}",
+                  d.draining ? "true" : "false", d.drained ? "true" : "false",
+                  d.ending ? "true" : "false", d.requests);
     j->again = d.draining && !d.drained;
 }
 

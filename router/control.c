@@ -67,6 +67,11 @@ const char *control_verb_name(enum control_verb v) {
     return names[v];
 }
 
+const char *control_streams_name(enum control_streams s) {
+    static const char *const names[CONTROL_STREAMS_COUNT] = {"finish", "move", "cancel"};
+    return names[s];
+}
+
 /* ---- goals ---- */
 
 static void set_goal(struct control *c, uint32_t rank, enum goal goal,
@@ -265,9 +270,9 @@ int control_worker(struct control *c, uint32_t rank, enum control_verb verb,
     default: st = end(c, &i, verb, how, ret_changed, e);
     }
     if (st) return st;
-    log_info("control", "rank=%u verb=%s state=%s changed=%d timeout_s=%.15g streams=%d", rank,
-             control_verb_name(verb), backend_state_name(i.state), *ret_changed, how->timeout_s,
-             (int)how->streams);
+    log_info("control", "rank=%u verb=%s state=%s changed=%d streams=%u timeout_s=%.15g then=%s",
+             rank, control_verb_name(verb), backend_state_name(i.state), *ret_changed,
+             i.streams_sent, how->timeout_s, control_streams_name(how->streams));
     if (verb == CONTROL_STOP) pass_by(c, rank, mono_ms());
     pursue(c, rank, mono_ms());
     return ST_OK;

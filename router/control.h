@@ -24,6 +24,7 @@ enum control_streams { // what becomes of a draining worker's streams
     CONTROL_FINISH,    // they finish; those that run at the timeout move
     CONTROL_MOVE,      // they go on at another worker at once
     CONTROL_CANCEL,    // they finish; those that run at the timeout fail
+    CONTROL_STREAMS_COUNT
 };
 
 struct control_how {
@@ -47,7 +48,8 @@ enum { CONTROL_OPERATIONS_KEPT = 16 }; // that are over and may still be asked f
 struct control *control_new(struct server *s);
 void control_free(struct control *c); // NULL is fine
 
-const char *control_verb_name(enum control_verb v); // "drain"
+const char *control_verb_name(enum control_verb v);       // "drain"
+const char *control_streams_name(enum control_streams s); // "finish"
 // APIERR_NOT_FOUND: no such rank; APIERR_CONFLICT: not from its present state, or too few ready workers would be left.
 // *ret_changed: false where it was so already.
 int control_worker(struct control *c, uint32_t rank, enum control_verb verb,

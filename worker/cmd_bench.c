@@ -275,6 +275,6 @@ int cmd_bench(const struct options *o) {
                                  : run(o, eng, &e);
     engine_free(eng);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+    cmd_complain("bench", e.msg);
     return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
 }

@@ -610,12 +610,39 @@ def the_router_drains_and_undrains():
         check_in("drained by its operator", refused.json()["error"]["message"], "message")
         check_eq(refused.header("connection"), "close", "Connection")
         check_eq(s.get("/health").json()["error"]["message"], "Draining", "/health")
-        check_eq(admin(s, "GET", "drain", None, 200).json(), {"draining": True, "drained": False, "requests": 1}, "state")
+        check_eq(admin(s, "GET", "drain", None, 200).json(), {"draining": True, "drained": False, "ending": False, "requests": 1}, "state")
+        check_in("the router is draining, 1 request in flight: `railyard ctl undrain router` ends that\n",
+                 run_program("ctl", "workers", f"--ops=127.0.0.1:{s.ops_port}")[1], "workers")
         stream.sha()
-        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json(), {"draining": True, "drained": True, "requests": 0}, "state")
+        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json(), {"draining": True, "drained": True, "ending": False, "requests": 0}, "state")
         post(s, "undrain", 200)
         check_eq(s.get("/readyz").status, 200, "/readyz")
         s.chat(**BODY)
+
+
+@test
+def a_router_that_ends_is_called_so_and_offers_no_way_back():
+    with Server("--threads=1", "--worker.progress_s=300") as s:
+        with s.caught(lambda: [Stream(s, LONG)], 1) as [stream]:
+            s.signal(signal.SIGTERM)
+            told = wait_for(lambda: (o := admin(s, "GET", "drain", None, 200).json())["draining"] and o, "it drains")
+            check_eq(told, {"draining": True, "drained": False, "ending": True, "requests": 1}, "state")
+            out = run_program("ctl", "workers", f"--ops=127.0.0.1:{s.ops_port}")[1]
+            check_eq(out.splitlines()[-1], "the router is ending, 1 request in flight", "workers")
+            code, _, err = run_program("ctl", "undrain", "router", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 1, "exit status of undrain")
+            check_in("the router is ending", err, "undrain")
+        stream.sha()
+        check_eq(s.wait(), 0, "exit status")
+
+
+@test
+def the_log_says_what_an_operator_asked_for_in_words():
+    with Server("--threads=1", "--worker.progress_s=300") as s, s.held(LONG) as stream:
+        post(s, "workers/0/drain", 202, force=True, timeout_s=7, streams="cancel")
+        post(s, "workers/0/resume", 202)
+        check_in("control rank=0 verb=drain state=ready changed=1 streams=1 timeout_s=7 then=cancel\n", s.log_text(), "log")
+        check(stream, "a stream")
 
 
 @test
