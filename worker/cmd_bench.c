@@ -276,6 +276,6 @@ int cmd_bench(const struct options *o) {
             err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1, c.context_max);
     if (!st) st = *parts ? measure(o, &c, parts, &e) : costs_or_table(o, &c, &e);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+    cmd_complain("bench", e.msg);
     return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
 }

@@ -93,7 +93,7 @@ static const struct setting table[] = {
     {"plan-unified", SETTING_BOOL, IN(plan_unified), "off", 0, 0, NULL, NULL,
      "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
-     "inspect: print nothing but what is wrong"},
+     "inspect: print nothing but what is wrong, also with these settings of a worker"},
     {"kind", SETTING_BOOL, IN(kind), "off", 0, 0, NULL, NULL,
      "inspect: print what the folder is, 'model' or 'drafter', and end"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
