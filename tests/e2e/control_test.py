@@ -907,8 +907,9 @@ class Verbs:
             over = not self.operation or admin(self.s, "GET", f"operations/{self.operation}").json()["state"] != "running"
             return over and [w["state"] for w in self.s.workers()] == self.wanted
 
-        wait_for(settled, lambda: f"the workers are {self.wanted}: {[(w['state'], w['reason']) for w in self.s.workers()]}", 150)
-        time.sleep(0.3)
+        for _ in range(2):  # the first time the router may not have heard of the last death yet
+            wait_for(settled, lambda: f"the workers are {self.wanted}: {[(w['state'], w['reason']) for w in self.s.workers()]}", 150)
+            time.sleep(0.5)
         check(settled(), "they were, and did not stay so")
         for rank in range(3):
             if self.wanted[rank] != "ready":
