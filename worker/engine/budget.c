@@ -30,7 +30,7 @@ enum {
 };
 static const double memory_fraction_default = 0.5; // the CPU's memory is others' too
 
-static int check_config(const struct engine_config *c, uint32_t max_position, struct err *e) {
+int budget_check(const struct engine_config *c, uint32_t max_position, struct err *e) {
     if (c->context_max > max_position)
         return err_set(e, ST_INVAL, "context: wanted at most the checkpoint's %u, found %u",
                        max_position, c->context_max);
@@ -251,7 +251,7 @@ static int begin(struct budget *b, struct model *m, const struct engine_config *
     b->round_rows_max =
         config->round_rows_max ? config->round_rows_max : max_u32(rows, b->chunk_tokens);
     b->rows_beside = own_memory(m) && !asked ? ROWS_BESIDE : b->round_rows_max;
-    int st = check_config(config, m->cfg->max_position, e);
+    int st = budget_check(config, m->cfg->max_position, e);
     return st ? st : kv_dtype(&m->lim.kv_dtype, m, config->kv, e);
 }
 
