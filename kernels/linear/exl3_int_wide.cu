@@ -2,11 +2,9 @@
  *
  * exl3_int_expand_B writes b' of a part's weights (of a width; 0: any) as fp16, tiles as exl3_wide.h has them, and a bound of its norms.
  * exl3_int_wide multiplies. Beside the thread that copies, a warp looks ahead for each group: how far its sums may go.
- * Exact   the fp32 sums are integers below 2^24. Moving on: t = d + 1.5 * 2^43 rounds d to a multiple of 2^20, whose count, at most
- *         16, t has in its low bits; 16 more keep it from being negative, so that two outputs' counts have a register's halves: the lower
- *         one has room for 2047 moves. d keeps the rest (at most 2^19). What comes between two moves is at most |q| |b'| of those
- *         inputs (Cauchy-Schwarz): 128 or 64 inputs or more, where that bound allows it for all rows of the group and outputs
- *         of the block; else 16, which always hold: 16 * 510 * 2047 + 2^19 < 2^24.
+ * Exact   the fp32 sums are integers below 2^24, from 0 again whenever they have been moved to integers modulo 2^32. What comes between two
+ *         moves is at most |q| |b'| of those inputs (Cauchy-Schwarz): 128 inputs, or 64, where that bound allows it for all rows of
+ *         the group and outputs of the block; else 16, which always hold: 16 * 510 * 2047 < 2^24.
  * Equals  exl3_int_ref.c, bit for bit.
  * Cost    2 T N K flop, and writing and reading N K halves once for each call. */
 #include "kernels/linear/exl3_wide.cuh"
@@ -120,60 +118,38 @@ EXPAND_KERNEL(8)
 EXPAND_KERNEL(10)
 EXPAND_KERNEL(12)
 
-// Sums of a group's thread: what d has, and counts of 2^20, two in a register; `moves` stand 16 too high.
-struct int_sums {
-    uint32_t count[32], moves;
-};
-
-DEVICE_FN void int_move(float d[64], struct int_sums &s) {
-    const float big = 0x1.8p43f + 0x1p24f;
-    wide_hold(d);
+// Sums of no inputs. Constants, which the tensor cores then do not read.
+DEVICE_FN void int_zero(float d[64]) {
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        float t = d[2 * i] + big, u = d[2 * i + 1] + big;
-        d[2 * i] = d[2 * i] - (t - big);
-        d[2 * i + 1] = d[2 * i + 1] - (u - big);
-        s.count[i] += arith_bits(t) + (arith_bits(u) << 16);
-    }
-    s.moves++;
+    for (int i = 0; i < 64; i++) d[i] = 0;
 }
 
-// The sums as integers, whose bits stand for floats'.
-DEVICE_FN void int_take(float d[64], const struct int_sums &s) {
-    wide_hold(d);
-    uint32_t low = 16 * s.moves, high = low + 0x5540u * s.moves; // t's upper half is 0x5540
+// Sums so far.
+DEVICE_FN void int_move(const float d[64], uint32_t total[64]) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) {
-        uint32_t count = i % 2 ? (s.count[i / 2] >> 16) - high : (s.count[i / 2] & 0xffffu) - low;
-        d[i] = arith_float((uint32_t)__float2int_rn(d[i]) + (count << 20));
-    }
+    for (int i = 0; i < 64; i++) total[i] += (uint32_t)__float2int_rn(d[i]);
 }
 
 // Integers of the thread's rows, the first being `row`, to answers before the rotation.
-DEVICE_FN void int_answers(const struct exl3_wide_params &p, uint32_t part, float d[64],
-                           uint32_t row, uint32_t padded) {
+DEVICE_FN void int_answers(const struct exl3_wide_params &p, uint32_t part,
+                           const uint32_t total[64], uint32_t row, uint32_t padded, float ret[64]) {
     const struct exl3_int_many_info *info =
         device_ptr<const struct exl3_int_many_info>(p.info) + (uint64_t)part * padded + row;
     struct exl3_int_many_info two[2] = {info[0], info[8]};
 #pragma unroll
     for (int i = 0; i < 64; i++)
-        d[i] =
-            exl3_int_answer((int32_t)arith_bits(d[i]), two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
+        ret[i] = exl3_int_answer((int32_t)total[i], two[i / 2 % 2].q_sum, two[i / 2 % 2].scale);
 }
 
 #if MANY_HOPPER
 
-// How far the sums of a group may go, of each pair of units.
-enum int_reach {
-    REACH_16, // inputs between two moves
-    REACH_64,
-    REACH_128,
-    REACH_MORE, // none behind this pair: the bound holds for the next one with it
-};
+// Inputs between two moves, of each pair of units.
+enum int_reach { REACH_16, REACH_64, REACH_128 };
 
 // A pair of units. No product is under way at the end.
-template <bool MOVES>
-DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, uint32_t total[64]) {
+    float d[64];
+    int_zero(d);
     wide_turn(group);
     wide_unit(d, wide_take(s), group);
     wide_unit(d, wide_take(s), group);
@@ -181,39 +157,45 @@ DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64], struct
     wide_wait<1>();
     wide_give(s, 1);
     wide_wait<0>();
+    wide_hold(d);
     wide_give(s, 0);
-    if (MOVES) int_move(d, sums);
+    int_move(d, total);
 }
 
 // The same, moved on every 64 inputs.
-DEVICE_FN void int_units(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+DEVICE_FN void int_units(struct wide_pipe &s, uint32_t group, uint32_t total[64]) {
     wide_turn(group);
-#pragma unroll
+    wide_turn_pass(group);
+#pragma unroll 1
     for (uint32_t u = 0; u < 2; u++) {
+        float d[64];
+        int_zero(d);
         wide_unit(d, wide_take(s), group);
-        if (u) wide_turn_pass(group);
         wide_wait<0>();
+        wide_hold(d);
         wide_give(s, 0);
-        int_move(d, sums);
+        int_move(d, total);
     }
 }
 
 // The same, moved on every sixteen inputs.
-DEVICE_FN void int_steps(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+DEVICE_FN void int_steps(struct wide_pipe &s, uint32_t group, uint32_t total[64]) {
     wide_turn(group);
     wide_turn_pass(group);
-#pragma unroll
+#pragma unroll 1
     for (uint32_t u = 0; u < 2; u++) {
         uint32_t at = wide_take(s);
-        uint64_t a = wide_factor(at + group * WIDE_GROUP_BYTES);
-        uint64_t b = wide_factor(at + WIDE_ROWS_BYTES);
-#pragma unroll
+#pragma unroll 1
         for (uint32_t k = 0; k < 4; k++) {
+            float d[64];
+            int_zero(d);
             wide_fence();
-            wide_mma(d, a + 2 * k, b + 2 * k);
+            wide_mma(d, wide_factor(at + group * WIDE_GROUP_BYTES) + 2 * k,
+                     wide_factor(at + WIDE_ROWS_BYTES) + 2 * k);
             wide_commit();
             wide_wait<0>();
-            int_move(d, sums);
+            wide_hold(d);
+            int_move(d, total);
         }
         wide_give(s, 0);
     }
@@ -256,12 +238,8 @@ DEVICE_FN struct int_norms int_norms_at(const uint32_t *q, uint32_t step, const 
     return r;
 }
 
-// leads: the pair is the first of two.
-DEVICE_FN enum int_reach int_reach_of(const struct int_norms &n, const struct int_norms &next,
-                                      bool leads) {
-    const float limit = 2.62e14f; // (2^24 - 2^19)^2 is 2.64e14; norms are rounded, by 0.2% at most
-    if (leads && (n.rows[1] + next.rows[1]) * (n.outputs[1] + next.outputs[1]) <= limit)
-        return REACH_MORE;
+DEVICE_FN enum int_reach int_reach_of(const struct int_norms &n) {
+    const float limit = 2.79e14f; // (2^24)^2 is 2.81e14; norms are rounded, by 0.2% at most
     if (n.rows[1] * n.outputs[1] <= limit) return REACH_128;
     return fmaxf(n.rows[0] * n.outputs[0], n.rows[2] * n.outputs[2]) <= limit ? REACH_64 : REACH_16;
 }
@@ -280,11 +258,9 @@ DEVICE_FN void int_look_ahead(const struct exl3_wide_params &p, struct int_plans
                          first * EXL3_INT_WIDE_NORMS;
         many_await(many_shared(&plans->empty[nth % 2][group]), (nth / 2 & 1) ^ 1);
         for (uint32_t i = threadIdx.x % WARP; i < pairs; i += WARP) {
-            uint32_t at = i * EXL3_INT_WIDE_NORMS, last = i + 1 < pairs ? EXL3_INT_WIDE_NORMS : 0;
-            struct int_norms mine = int_norms_at(q + at * halves, halves, w + at);
-            struct int_norms next = int_norms_at(q + (at + last) * halves, halves, w + at + last);
+            uint32_t at = i * EXL3_INT_WIDE_NORMS;
             plans->reach[nth % 2][group][i] =
-                (uint8_t)int_reach_of(mine, next, i % 2 == 0 && i + 1 < pairs);
+                (uint8_t)int_reach_of(int_norms_at(q + at * halves, halves, w + at));
         }
         many_arrive(many_shared(&plans->full[nth % 2][group]));
     }
@@ -297,25 +273,16 @@ DEVICE_FN bool int_is(const uint8_t *reach, uint32_t i, uint32_t pairs, enum int
 
 // A group's products of a job.
 DEVICE_FN void int_multiply(struct wide_pipe &s, const uint8_t *reach, uint32_t pairs,
-                            uint32_t group, float d[64], struct int_sums &sums) {
+                            uint32_t group, uint32_t total[64]) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) d[i] = 0;
-#pragma unroll
-    for (int i = 0; i < 32; i++) sums.count[i] = 0;
-    sums.moves = 0;
+    for (int i = 0; i < 64; i++) total[i] = 0;
     for (uint32_t i = 0; i < pairs;) {
 #pragma unroll 1
-        for (; int_is(reach, i, pairs, REACH_MORE); i++) {
-            int_pair<false>(s, group, d, sums);
-            i++;
-            int_pair<true>(s, group, d, sums);
-        }
+        for (; int_is(reach, i, pairs, REACH_128); i++) int_pair(s, group, total);
 #pragma unroll 1
-        for (; int_is(reach, i, pairs, REACH_128); i++) int_pair<true>(s, group, d, sums);
+        for (; int_is(reach, i, pairs, REACH_64); i++) int_units(s, group, total);
 #pragma unroll 1
-        for (; int_is(reach, i, pairs, REACH_64); i++) int_units(s, group, d, sums);
-#pragma unroll 1
-        for (; int_is(reach, i, pairs, REACH_16); i++) int_steps(s, group, d, sums);
+        for (; int_is(reach, i, pairs, REACH_16); i++) int_steps(s, group, total);
     }
 }
 
@@ -339,31 +306,29 @@ DEVICE_FN void int_consume(const struct exl3_wide_params &p, struct wide_pipe &s
             int_skip(s, pairs, group);
             continue;
         }
-        float d[64];
-        struct int_sums sums;
-        int_multiply(s, plans->reach[nth % 2][group], pairs, group, d, sums);
+        uint32_t total[64];
+        int_multiply(s, plans->reach[nth % 2][group], pairs, group, total);
         int_looked(plans, nth, group);
-        int_take(d, sums);
         // Found again, not kept: registers are for the sums.
         asm volatile("" : "+r"(nth));
         uint32_t rank = wide_rank();
         wide_job_at(p, nth, rank, &job);
         if (job.shared) {
             uint32_t slot = job.rest * p.shares;
-            wide_slot_put(wide_slot(p, slot + job.share, rank), d);
+            wide_slot_put(wide_slot(p, slot + job.share, rank), total);
             if (!wide_gather(p, job, rank, group, 1, p.shares)) continue;
 #pragma unroll 1
             for (uint32_t i = 0; i < p.shares; i++) {
                 if (i == job.share) continue;
                 const uint32_t *at = wide_slot(p, slot + i, rank);
 #pragma unroll
-                for (int j = 0; j < 64; j++)
-                    d[j] = arith_float(arith_bits(d[j]) + __ldcg(at + j * EXL3_WIDE_GROUPS * 128));
+                for (int j = 0; j < 64; j++) total[j] += __ldcg(at + j * EXL3_WIDE_GROUPS * 128);
             }
         }
         uint32_t row = job.tile.row + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
         if (!job.tile.real) continue;
-        int_answers(p, job.tile.part, d, row, p.stride);
+        float d[64];
+        int_answers(p, job.tile.part, total, row, p.stride, d);
         wide_finish(p, job.tile, d, row);
     }
 }
@@ -406,18 +371,17 @@ extern "C" __global__ void __launch_bounds__(EXL3_WIDE_THREADS, 1)
     exl3_int_wide(const struct exl3_wide_params p) {
     wide_all(p, [&](const struct wide_tile &t, const char *rows, uint32_t held, const char *outputs,
                     float *d, uint32_t row) {
-        struct int_sums sums;
-        uint32_t units = wide_units(p);
+        uint32_t total[64], units = wide_units(p);
+        int_zero(d);
 #pragma unroll
-        for (int i = 0; i < 64; i++) d[i] = 0;
-#pragma unroll
-        for (int i = 0; i < 32; i++) sums.count[i] = 0;
-        sums.moves = 0;
+        for (int i = 0; i < 64; i++) total[i] = 0;
         for (uint32_t u = 0; u < units; u++)
             wide_unit(rows + (uint64_t)u * p.stride * WIDE_LINE, held,
-                      outputs + (uint64_t)u * WIDE_TILE, d, [&] { int_move(d, sums); });
-        int_take(d, sums);
-        int_answers(p, t.part, d, row, p.stride);
+                      outputs + (uint64_t)u * WIDE_TILE, d, [&] {
+                          int_move(d, total);
+                          int_zero(d);
+                      });
+        int_answers(p, t.part, total, row, p.stride, d);
     });
 }
 

@@ -106,9 +106,10 @@ DEVICE_FN uint32_t *wide_slot(const struct exl3_wide_params &p, uint32_t slot, u
            threadIdx.x;
 }
 
-DEVICE_FN void wide_slot_put(uint32_t *slot, const float d[64]) {
+template <class T> DEVICE_FN void wide_slot_put(uint32_t *slot, const T v[64]) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) __stcg(slot + i * EXL3_WIDE_GROUPS * 128, arith_bits(d[i]));
+    for (int i = 0; i < 64; i++)
+        __stcg(reinterpret_cast<T *>(slot) + i * EXL3_WIDE_GROUPS * 128, v[i]);
 }
 
 DEVICE_FN void wide_group_sync(uint32_t group) {

@@ -23,7 +23,7 @@ enum {
     EXL3_WIDE_SHARED = EXL3_WIDE_STAGES * (EXL3_WIDE_STAGE_BYTES + 16) + 1024,
     EXL3_WIDE_BYTES = 192 << 20, // that written out weights may take
     EXL3_WIDE_SUMS = EXL3_WIDE_ROWS * EXL3_BLOCK,
-    EXL3_WIDE_PAIRS_MAX = 255, // of 128 inputs: integers, whose moves are counted
+    EXL3_WIDE_PAIRS_MAX = 512, // of 128 inputs: integers
     EXL3_WIDE_EXPAND_THREADS = 256,
     EXL3_WIDE_EXPAND_BYTES = 2 * 128 * 128,
 };
