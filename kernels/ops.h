@@ -58,6 +58,12 @@ struct ops_piece { // of what is read
     uint64_t bytes;
 };
 
+struct ops_copies { // count pieces, each `stride` bytes behind the one before on either side
+    devptr dst, src;
+    uint64_t bytes, stride;
+    uint32_t count;
+};
+
 enum { OPS_TIME_NAME_BYTES = 40 };
 
 struct ops_time { // of all operations of one name
@@ -81,7 +87,8 @@ struct ops {
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
     void (*read_pieces)(void *ctx, const struct ops_piece *v, uint32_t count); // waits once
-    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);  // that do not overlap
+    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes); // that do not overlap
+    void (*copy_each)(void *ctx, const struct ops_copies *c);
     void (*fill)(void *ctx, devptr p, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
     int (*sync)(void *ctx, struct err *e);                            // ST_DEVICE
 

@@ -74,6 +74,11 @@ static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
 }
 
+static void cpu_copy_each(void *ctx, const struct ops_copies *c) {
+    for (uint32_t i = 0; i < c->count; i++)
+        cpu_copy(ctx, c->dst + i * c->stride, c->src + i * c->stride, c->bytes);
+}
+
 static void cpu_fill(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
     uint32_t *w = cpu_ptr(p);
     for (uint64_t i = 0; i < bytes / sizeof *w; i++) w[i] = word;
@@ -167,6 +172,7 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .read = cpu_read,
                         .read_pieces = cpu_read_pieces,
                         .copy = cpu_copy,
+                        .copy_each = cpu_copy_each,
                         .fill = cpu_fill,
                         .sync = cpu_sync,
                         .weight_room = cpu_weight_room,

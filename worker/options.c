@@ -153,6 +153,7 @@ static uint32_t fault_of(const char *name) {
         [ENGINE_FAULT_SHORT_CONV] = "short-conv",
         [ENGINE_FAULT_WINDOW_ROPE] = "window-rope",
         [ENGINE_FAULT_LOST_TAP] = "lost-tap",
+        [ENGINE_FAULT_LOST_BRANCH] = "lost-branch",
     };
     uint32_t i = 0;
     while (strcmp(names[i], name)) i++; // the table of settings lets no others through

@@ -13,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 
 struct cpu_pool;
+struct ops_copies;
 struct ops_piece;
 
 enum {
@@ -75,6 +76,7 @@ void cuda_write(struct cuda *c, devptr dst, const void *src,
 void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes); // waits
 void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count);
 void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes);
+void cuda_copy_each(struct cuda *c, const struct ops_copies *o);
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
 int cuda_sync(struct cuda *c, struct err *e);
 

@@ -99,6 +99,10 @@ static void copy_cuda(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     cuda_copy(ctx, dst, src, bytes);
 }
 
+static void copy_each_cuda(void *ctx, const struct ops_copies *c) {
+    cuda_copy_each(ctx, c);
+}
+
 static void fill_cuda(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
     cuda_fill(ctx, p, word, bytes);
 }
@@ -185,6 +189,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .read = read_cuda,
                       .read_pieces = read_pieces_cuda,
                       .copy = copy_cuda,
+                      .copy_each = copy_each_cuda,
                       .fill = fill_cuda,
                       .sync = sync_cuda,
                       .host_alloc = host_alloc_cuda,

@@ -190,7 +190,8 @@ static void windows(struct engine *eng, uint64_t *ret_hash) {
         drive_step(&d);
         window[0] = reply.ids[reply.count - 1];
         for (uint32_t i = 1; i < n; i++) window[i] = (i * 11 + n) % vocab;
-        struct engine_window w = {handle, window, n, n > 3 ? 1 : 0, logits};
+        struct engine_window w = {
+            .handle = handle, .ids = window, .count = n, .keep = n > 3 ? 1 : 0, .ret = logits};
         CHECK_OK(engine_windows(eng, &w, 1, &e), e);
         for (uint32_t i = 0; i < n; i++)
             *ret_hash = sample_hash_row(*ret_hash, logits + (size_t)i * vocab, vocab);

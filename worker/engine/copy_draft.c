@@ -71,6 +71,11 @@ uint32_t copy_draft_propose(struct copy_draft *c, const uint32_t *ids, uint32_t 
 void copy_draft_result(struct copy_draft *c, uint32_t drafted, uint32_t kept) {
     if (!drafted) return;
     c->level = kept < drafted ? 0 : min_u32(c->level + 1, sizeof widths / sizeof *widths - 1);
+    copy_draft_branch_result(c, drafted, kept);
+}
+
+void copy_draft_branch_result(struct copy_draft *c, uint32_t drafted, uint32_t kept) {
+    if (!drafted) return;
     c->misses = kept ? 0 : c->misses + 1;
     if (c->misses < COPY_MISSES_MAX) return;
     c->misses = 0;

@@ -191,3 +191,9 @@ int costs_write(const struct costs *c, const char *path, const char *device, con
 double costs_round(const struct costs *c, enum engine_draft kind, uint32_t drafts) {
     return c->rows_ms[drafts + 1] + c->draft_ms[kind][drafts];
 }
+
+double costs_branch(const struct costs *c, enum engine_draft kind, uint32_t drafts,
+                    uint32_t copied) {
+    uint32_t rows = drafts + 1 + (copied ? copied + 1 : 0);
+    return c->rows_ms[min_u32(rows, ENGINE_WINDOW_ROWS_MAX)] + c->draft_ms[kind][drafts];
+}

@@ -33,3 +33,6 @@ int costs_write(const struct costs *c, const char *path, const char *device, con
                 uint32_t rows, struct err *e);
 // Of a round with so many drafts of one stream.
 double costs_round(const struct costs *c, enum engine_draft kind, uint32_t drafts);
+// ... and a branch of so many copied ids; 0: without.
+double costs_branch(const struct costs *c, enum engine_draft kind, uint32_t drafts,
+                    uint32_t copied);

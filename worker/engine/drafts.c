@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BRANCH_ROWS_MIN = 4 }; // of a window and a branch: each the anchor and one id
+
 static bool is(const char *setting, const char *value) {
     return setting && !strcmp(setting, value);
 }
@@ -118,11 +120,18 @@ static int open_model(struct drafts *d, const struct engine_config *c, struct er
     return is(c->drafter, "auto") ? open_mtp(d, c, e) : open_folder(d, c, e);
 }
 
+// Short copies push nothing away: a chain of the head's costs more than they do.
+static bool has_block(const struct drafts *d) {
+    return d->has_model && d->model.kind != ENGINE_DRAFT_MTP;
+}
+
 // How many rows of a window each stream may have in a round.
 static void set_rows(struct drafts *d, const struct engine_config *c) {
     bool any = d->copies || d->has_model;
     d->rows_max = any ? c->draft_rows ? c->draft_rows : DRAFT_ROWS_DEFAULT : 1;
     d->target->window_rows = any ? d->rows_max : 0;
+    d->branches = d->copies && has_block(d) && d->rows_max >= BRANCH_ROWS_MIN;
+    d->target->branches = d->branches;
 }
 
 // The kind beside copies that the drafter has, though it may not be among those asked for; NULL: none.
@@ -190,7 +199,7 @@ bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
 
 void drafts_off(struct drafts *d) {
     drop_model(d);
-    d->copies = false;
+    d->copies = d->branches = d->target->branches = false;
     d->rows_max = 1;
     d->target->window_rows = 0;
 }
@@ -240,6 +249,7 @@ void drafts_begin(struct drafts *d, struct stream *s, bool draft) {
     if (d->copies) copy_draft_init(&slot->copy, &s->arena, s->total);
     draft_width_init(&slot->copy_width, ENGINE_DRAFT_COPY);
     draft_width_init(&slot->model_width, d->model.kind);
+    draft_width_init_branch(&slot->branch_width);
 }
 
 // Rows behind the anchor's whose draws could count: not past the reply's end, nor past an id that is forced.
@@ -250,15 +260,21 @@ static uint32_t room_of(const struct drafts *d, const struct stream *s) {
     return min_u32(room, s->thought.budget > generated ? s->thought.budget - generated : 0);
 }
 
+// As the stream's only drafts.
+static void take_copy(struct drafts *d, struct draft_slot *slot) {
+    if (!slot->copied_count) return;
+    slot->kind = ENGINE_DRAFT_COPY;
+    slot->count = draft_width_pick(&slot->copy_width, &d->costs, slot->copied_count);
+    memcpy(slot->ids + 1, slot->copied, slot->count * sizeof *slot->copied);
+    slot->copied_count = 0;
+}
+
 static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                          uint32_t room) {
-    bool block = slot->model && d->model.kind != ENGINE_DRAFT_MTP;
-    uint32_t n =
-        copy_draft_propose(&slot->copy, s->ids, s->count,
-                           block ? COPY_MATCH_BLOCK : COPY_MATCH_LEAST, room, slot->ids + 1);
-    if (!n) return;
-    slot->kind = ENGINE_DRAFT_COPY;
-    slot->count = draft_width_pick(&slot->copy_width, &d->costs, n);
+    slot->copied_count =
+        copy_draft_propose(&slot->copy, s->ids, s->count, COPY_MATCH_LEAST, room, slot->copied);
+    if (slot->model && has_block(d) && slot->copy.last_match < COPY_MATCH_BLOCK) return;
+    take_copy(d, slot);
 }
 
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
@@ -285,13 +301,34 @@ static void take_blocks(struct drafts *d, uint32_t asks) {
     }
 }
 
+// A match that replaces no block, when the block is known: it stands alone where there is none, and beside one that begins otherwise
+// it is a branch, in the rows that the block leaves.
+static void take_branch(struct drafts *d, struct draft_slot *slot) {
+    uint32_t left = d->rows_max - min_u32(d->rows_max, slot->count + 2);
+    if (!slot->count) {
+        take_copy(d, slot);
+        return;
+    }
+    if (!slot->copied_count || !d->branches || slot->copied[0] == slot->ids[1]) return;
+    slot->branch_count = draft_width_pick_beside(
+        &slot->branch_width, &d->costs, &(struct draft_beside){&slot->model_width, slot->count},
+        min_u32(slot->copied_count, min_u32(left, COPY_BRANCH_MAX)));
+    slot->branch[0] = slot->ids[0];
+    memcpy(slot->branch + 1, slot->copied, slot->branch_count * sizeof *slot->copied);
+}
+
+uint32_t drafts_branch_rows(const struct drafts *d, uint32_t slot) {
+    uint32_t n = d->slots[slot].branch_count;
+    return n ? n + 1 : 0;
+}
+
 void drafts_propose(struct drafts *d, struct stream *streams) {
     uint32_t asks = 0;
     if (d->rows_max == 1) return;
     for (uint32_t i = 0; i < d->slots_count; i++) {
         const struct stream *s = &streams[i];
         struct draft_slot *slot = &d->slots[i];
-        slot->count = 0;
+        slot->count = slot->branch_count = slot->copied_count = 0;
         if (!slot->on || !stream_decoding(s) || s->finish || stream_pending(s) != 1) continue;
         uint32_t room = room_of(d, s);
         slot->ids[0] = s->ids[s->rows];
@@ -300,12 +337,24 @@ void drafts_propose(struct drafts *d, struct stream *streams) {
         if (!slot->count && slot->model) ask_model(d, slot, s, room, &asks);
     }
     take_blocks(d, asks);
+    for (uint32_t i = 0; i < d->slots_count; i++) take_branch(d, &d->slots[i]);
 }
 
-void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows) {
-    struct draft_slot *slot = &d->slots[s->slot];
-    uint32_t n = slot->count, kept = kept_rows - 1;
+static void settle_branch(struct draft_slot *slot, uint32_t kept) {
+    uint32_t n = slot->branch_count;
     if (!n) return;
+    slot->drafted[ENGINE_DRAFT_COPY] += n;
+    slot->accepted[ENGINE_DRAFT_COPY] += kept;
+    slot->branch_count = 0;
+    draft_width_learn(&slot->branch_width, n, kept);
+    copy_draft_branch_result(&slot->copy, n, kept);
+}
+
+void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows, bool branch) {
+    struct draft_slot *slot = &d->slots[s->slot];
+    uint32_t n = slot->count, kept = branch ? 0 : kept_rows - 1;
+    if (!n) return;
+    settle_branch(slot, branch ? kept_rows - 1 : 0);
     slot->rounds++;
     slot->drafted[slot->kind] += n;
     slot->accepted[slot->kind] += kept;

@@ -1,7 +1,8 @@
 /* drafts: where the drafts of a round come from, and what became of them (docs/drafting.md). Owns the engine's drafter, the
  * copies and, per slot, how a stream's drafts fared.
  *
- * For each decoding stream, in this order: a copy, where one matches long enough; what the drafter proposes; nothing. How many
+ * For each decoding stream, in this order: a copy, where one matches long enough; what the drafter proposes; nothing. Beside a
+ * block whose first id is another than a shorter copy's, that copy goes as a branch from the same anchor. How many
  * follows from the stream and the table of costs alone, never from its neighbours. Engine thread only; a round allocates
  * nothing. */
 #pragma once
@@ -28,14 +29,18 @@ struct draft_slot {
     enum engine_draft kind;
     uint32_t count;                       // of this round's drafts
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX]; // the rows as they are fed: the anchor, then the drafts
+    uint32_t branch_count;                // copied ids beside them
+    uint32_t branch[1 + COPY_BRANCH_MAX]; // as fed: the anchor again, then the copied ids
+    uint32_t copied_count;                // of this round's match that replaces no block
+    uint32_t copied[ENGINE_WINDOW_ROWS_MAX];
     struct copy_draft copy;
-    struct draft_width copy_width, model_width;
+    struct draft_width copy_width, model_width, branch_width;
     uint64_t rounds; // that checked drafts
     uint64_t drafted[ENGINE_DRAFT_KINDS], accepted[ENGINE_DRAFT_KINDS];
 };
 
 struct drafts {
-    bool copies, has_model;
+    bool copies, has_model, branches;
     bool lost_tap;        // planted: see ENGINE_FAULT_LOST_TAP
     uint32_t rows_max;    // of a stream's window; 1: there are no drafts
     struct drafter model; // its kind stays when it is gone
@@ -67,8 +72,10 @@ void drafts_close(struct drafts *d); // zeroed is fine
 void drafts_begin(struct drafts *d, struct stream *s, bool draft); // a stream that begins
 // Fills the slots of all streams for the next round.
 void drafts_propose(struct drafts *d, struct stream *streams);
-// What became of a stream's drafts: so many rows of its window stand.
-void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows);
+// Rows of a stream's branch; 0: it has none.
+uint32_t drafts_branch_rows(const struct drafts *d, uint32_t slot);
+// What became of a stream's drafts: so many rows of its window stand, or of its branch.
+void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows, bool branch);
 // The rows of the round last forwarded that stand, run by run.
 void drafts_absorb(struct drafts *d, const struct run *runs, uint32_t count,
                    const struct stream *streams);

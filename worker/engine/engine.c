@@ -54,7 +54,7 @@ static int take_memory(struct engine *eng, const struct engine_config *config, s
         if (st) return st;
         if (!eng->budget.place.host) free_host_rows(eng);
         round_fini(&eng->round);
-        round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
+        round_init(&eng->round, eng->model.lim.rows_max, model_runs_max(&eng->model));
         st = carve_block(eng, e);
         if (st != ST_NOMEM || !eng->ops.host_alloc) return st;
         // Ever larger steps down to what is needed, so that it is tried itself; behind it other rules hold, from small steps.
@@ -254,6 +254,7 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
     eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
     eng->model.window_rope = config->fault == ENGINE_FAULT_WINDOW_ROPE;
+    eng->model.lost_branch = config->fault == ENGINE_FAULT_LOST_BRANCH;
     eng->drafts.lost_tap = config->fault == ENGINE_FAULT_LOST_TAP;
     *ret = eng;
     return ST_OK;

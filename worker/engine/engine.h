@@ -65,6 +65,7 @@ enum engine_fault {
     ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_WINDOW_ROPE, // rows of a window behind its first are rotated by one position too many
     ENGINE_FAULT_LOST_TAP, // of each prompt chunk but the last the drafter gets a last row of zeros
+    ENGINE_FAULT_LOST_BRANCH, // a branch that is kept leaves its keys behind
     ENGINE_FAULT_END,
 };
 
@@ -245,13 +246,19 @@ struct engine_window {
     const uint32_t *ids; // [count]
     uint32_t count, keep;
     float *ret; // [count, vocab_size] logits of every fed row, or NULL
+    // A branch beside it: ids that begin with ids[0] too. branch_kept: `keep` is of its rows, and none of the window's are kept.
+    const uint32_t *branch; // [branch_count]
+    uint32_t branch_count;  // 0: there is none
+    bool branch_kept;
+    float *branch_ret; // [branch_count, vocab_size], or NULL
 };
 /* A round of windows: feeds ids behind the rows of each stream without committing, as a verify round does, then keeps `keep` of
  * them and winds the rest back. A stream must be past its prompt. ids[0] is the id it drew last, which no row was fed with yet;
  * the others are what might follow. Each stream is moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and
  * then what the last kept row gives; the next engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows in
  * all than ENGINE_WINDOW_ROWS_MAX, or than the stream has room for, two windows of a stream, another ids[0], or a kept id that
- * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
+ * would have ended the reply; ST_UNSUPPORTED with logprobs, or a branch where the engine drafts no copies beside blocks. Nothing is
+ * moved then. */
 int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
                    struct err *e);
 

@@ -139,6 +139,29 @@ TEST(drafts_that_are_never_kept_are_tried_less_and_less_often) {
     CHECK(draft_width_pick(&w, &c, 15) > 8);
 }
 
+// A branch costs a row more than it has ids, and comes beside drafts that may land themselves.
+TEST(a_branch_is_made_where_its_rows_are_cheap_and_not_where_it_misses) {
+    struct draft_width block, branch;
+    struct costs cheap = flat(0.01, 0.1), dear = flat(0.5, 0.1);
+    CHECK_EQ(costs_branch(&cheap, ENGINE_DRAFT_DFLASH2, 7, 0),
+             costs_round(&cheap, ENGINE_DRAFT_DFLASH2, 7));
+    CHECK_EQ(costs_branch(&cheap, ENGINE_DRAFT_DFLASH2, 7, 4), cheap.rows_ms[13] + 0.1);
+    draft_width_init(&block, ENGINE_DRAFT_DFLASH2);
+    draft_width_init_branch(&branch);
+    struct draft_beside beside = {&block, 7};
+    CHECK_EQ(draft_width_pick_beside(&branch, &cheap, &beside, 0), 0);
+    CHECK_EQ(draft_width_pick_beside(&branch, &cheap, &beside, 4), 4);
+    CHECK_EQ(draft_width_pick_beside(&branch, &dear, &beside, 4), 0);
+    for (uint32_t i = 0; i < 40; i++) draft_width_learn(&branch, 4, 0);
+    uint32_t tried = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        uint32_t n = draft_width_pick_beside(&branch, &cheap, &beside, 4);
+        tried += n > 0;
+        if (n) draft_width_learn(&branch, n, 0);
+    }
+    CHECK(tried >= 1 && tried < 6);
+}
+
 TEST(now_and_then_one_more_than_the_best_is_tried) {
     struct draft_width w;
     struct costs c = flat(0.2, 0.1);
