@@ -179,13 +179,13 @@ static double least(const double *v, uint32_t n) {
 }
 
 static int cost_of_rows(struct engine *eng, uint64_t handle, uint32_t anchor, uint32_t rows,
-                        float *logits, double *ret_ms, struct err *e) {
+                        double *ret_ms, struct err *e) {
     double ms[COSTS_ROUNDS];
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
     make_prompt(ids, rows, 1);
     ids[0] = anchor;
     for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
-        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .ret = logits};
+        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .logits = true};
         uint64_t before = mono_ns();
         int st = engine_windows(eng, &w, 1, e);
         if (st) return st;
@@ -216,11 +216,9 @@ static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     uint32_t anchor = 0, k = info->drafter_kind;
     uint64_t handle = 0;
-    float *logits = mem_alloc((size_t)ENGINE_WINDOW_ROWS_MAX * info->vocab_size * sizeof *logits);
     int st = decoding_stream(eng, &handle, &anchor, e);
     for (uint32_t r = 1; !st && r <= ENGINE_WINDOW_ROWS_MAX; r++)
-        st = cost_of_rows(eng, handle, anchor, r, logits, &c->rows_ms[r], e);
-    free(logits);
+        st = cost_of_rows(eng, handle, anchor, r, &c->rows_ms[r], e);
     if (st) return st;
     for (uint32_t n = 1; info->drafter && n <= info->drafter_ids_max; n++)
         c->draft_ms[k][n] = cost_of_drafts(eng, handle, n);

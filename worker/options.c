@@ -68,7 +68,7 @@ static const struct setting table[] = {
      "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
      "drafts a round takes"},
     {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap|lost-branch", NULL,
      "a planted fault, for the tests that must find it"},
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},

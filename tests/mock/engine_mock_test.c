@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "kernels/cuda/fatbin.h"
 #include "kernels/ops.h"
+#include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/mock_engine.h"
 #include "tests/lib/test.h"
@@ -231,6 +232,42 @@ TEST(drafters_allocate_nothing_in_a_round_and_leave_nothing) {
     CHECK_EQ_U64(now.allocs, at.allocs);
     CHECK_EQ_U64(now.graphs, at.graphs);
     CHECK(now.graph_launches > at.graph_launches);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
+}
+
+// A window and a branch beside it are a graph too; the branch's pages are copied in both directions and belong to the arena.
+TEST(branches_allocate_nothing_in_a_round_and_leave_nothing) {
+    static struct draft_double d;
+    static uint32_t ids[40];
+    struct drafter own = double_drafter(&d, DOUBLE_LIES, 300);
+    struct engine_config c = mock_engine(&card, "");
+    c.drafter = "auto";
+    c.own_drafter = &own;
+    struct engine *eng = drive_open(&c);
+    const struct engine_info *info = engine_info(eng);
+    CHECK_EQ(info->graphs, info->streams_max + info->draft_rows - 1 + info->draft_rows - 3);
+    struct cuda_mock_counts at = cuda_mock_counts();
+    uint32_t branches = 0;
+    struct reply reply = {0};
+    struct engine_request r = drive_request(ids, 40, 1, info->vocab_size, 60);
+    r.draft = true;
+    struct drive drive = {.eng = eng, .replies = &reply, .replies_count = 1};
+    drive_submit(&drive, &r);
+    while (!engine_idle(eng)) {
+        drive_step(&drive);
+        branches += eng->round.runs_count == 2;
+    }
+    struct cuda_mock_counts now = cuda_mock_counts();
+    CHECK(reply.ended && branches > 0 && reply.accepted[ENGINE_DRAFT_COPY] > 0);
+    CHECK_STR(now.wrong, "");
+    CHECK_EQ_U64(now.allocs, at.allocs);
+    CHECK_EQ_U64(now.graphs, at.graphs);
+    CHECK(now.graph_launches >= at.graph_launches + branches);
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < info->regions_count; k++)
+        if (!strcmp(info->regions[k].name, "kv blocks of branches")) bytes = info->regions[k].bytes;
+    CHECK_EQ_U64(bytes, info->kv_bytes / info->kv_blocks_total * 2 * info->streams_max);
     engine_free(eng);
     CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
 }

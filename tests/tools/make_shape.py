@@ -1,9 +1,11 @@
 #!/usr/bin/python3
 """make_shape: a checkpoint with the sizes of a published model and random weights, EXL3 with a bf16 embedding.
 
-    make_shape.py OUT [--codebook mul1] [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [size flags of make_tiny.py]
+    make_shape.py OUT [--codebook mul1] [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [--mtp] [--dflash2 DIR] [--dflash DIR]
+                  [size flags of make_tiny.py]
 
-The sizes default to the 27B's. Weights are one random block again and again, written as fast as the disk takes them; factors keep each
+The sizes default to the 27B's. --mtp: with an MTP head, its linears as the layers'. --dflash2, --dflash: drafters beside it, bf16, of the
+sizes of those published for the 27B. Weights are one random block again and again, written as fast as the disk takes them; factors keep each
 output's size, so that activations stay in range. --sparse: the big tensors are holes, for plans. --text-from: tokeniser and
 template of another model, so that the result can be served.
 """
@@ -102,6 +104,59 @@ def layer(w, a, i, p, bits, codebook):
         linear(w, f"{p}.mlp.{name}_proj", rows, cols, bits, codebook)
 
 
+def mtp(w, a, bits, codebook):
+    plain(w, "mtp.fc.weight", (a.hidden, 2 * a.hidden), (2 * a.hidden) ** -0.5)
+    for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        plain(w, f"mtp.{norm}.weight", (a.hidden,), 0.1)
+    layer(w, a, 3, "mtp.layers.0", bits, codebook)
+
+
+def drafter(path, a, block):
+    """DFlash2 where the block has 8 rows, else DFlash."""
+    w, d, heads, kv, dim, layers, rank, groups = Writer(), a.hidden, 32, 8, 128, 5, 256, a.hidden // 16
+    second = block == 8
+    taps = [5, 19, 33, 47, 61] if second else [1, 16, 31, 46, 61]
+    config = {"architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"], "model_type": "qwen3", "dtype": "bfloat16",
+              "hidden_size": d, "intermediate_size": 17408, "num_hidden_layers": layers, "num_attention_heads": heads,
+              "num_key_value_heads": kv, "head_dim": dim, "vocab_size": a.vocab, "num_target_layers": a.layers, "rms_norm_eps": 1e-6,
+              "rope_theta": 10000000, "layer_types": ["sliding_attention"] * layers, "sliding_window": 2048, "is_causal": False,
+              "dflash_config": {"mask_token_id": 248070, "target_layer_ids": taps, "block_size": block}}
+    if second:
+        config["dflash_config"] |= {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": rank, "selector_top_k": 16}
+
+    def matrix(name, rows, cols):
+        w.add(name + ".weight", "BF16", (rows, cols))
+
+    matrix("fc", d, len(taps) * d)
+    for norm in ("hidden_norm", "norm"):
+        plain(w, norm + ".weight", (d,), 0.1, 1.0)
+    for i in range(layers):
+        p = f"layers.{i}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            plain(w, p + norm + ".weight", (d,), 0.1, 1.0)
+        for name, rows, cols in (("q", heads * dim, d), ("k", kv * dim, d), ("v", kv * dim, d), ("o", d, heads * dim)):
+            matrix(f"{p}self_attn.{name}_proj", rows, cols)
+        for norm in ("q_norm", "k_norm"):
+            plain(w, f"{p}self_attn.{norm}.weight", (dim,), 0.1, 1.0)
+        for name, rows, cols in (("gate", 17408, d), ("up", 17408, d), ("down", d, 17408)):
+            matrix(f"{p}mlp.{name}_proj", rows, cols)
+        for conv in ("attention_conv", "mlp_conv") if second else ():
+            plain(w, f"{p}{conv}.base_kernel", (2, 2, d), 0.1, 0.5)
+            matrix(f"{p}{conv}.kernel_projection", 4 * groups, d)
+    if second:
+        matrix("candidate_selector.hidden_projection", rank, d)
+        for book in ("predecessor", "successor"):
+            w.add(f"candidate_selector.{book}_codebook", "BF16", (a.vocab, rank))
+    write(path, config, w, False)
+
+
+def write(path, config, w, sparse):
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=1)
+    w.write(os.path.join(path, "model.safetensors"), sparse)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("out")
@@ -110,11 +165,14 @@ def main():
     p.add_argument("--head-bits", type=float, default=6)
     p.add_argument("--sparse", action="store_true")
     p.add_argument("--text-from")
+    p.add_argument("--mtp", action="store_true")
+    p.add_argument("--dflash2")
+    p.add_argument("--dflash")
     for name, size in SIZES.items():
         p.add_argument("--" + name, type=int, default=size)
     o = p.parse_args()
     sizes = [f"--{name}={getattr(o, name.replace('-', '_'))}" for name in SIZES]
-    a = make_tiny.arguments([o.out, "--untied", *sizes])
+    a = make_tiny.arguments([o.out, "--untied", *sizes, *(["--mtp"] if o.mtp else [])])
     config = make_tiny.config(a)
     config["quantization_config"] = {"quant_method": "exl3", "version": "0.0.6", "bits": o.bits, "head_bits": o.head_bits}
     if o.text_from:  # the tokeniser's ids, not the model's last row
@@ -126,11 +184,13 @@ def main():
         layer(w, a, i, f"model.layers.{i}", o.bits, o.codebook)
     plain(w, "model.norm.weight", (a.hidden,), 0.1)
     linear(w, "lm_head", a.vocab, a.hidden, o.head_bits, o.codebook)
+    if o.mtp:
+        mtp(w, a, o.bits, o.codebook)
     w.header["__metadata__"]["quant"] = "exl3"
-    os.makedirs(o.out, exist_ok=True)
-    with open(os.path.join(o.out, "config.json"), "w", encoding="utf-8") as f:
-        json.dump(config, f, indent=1)
-    w.write(os.path.join(o.out, "model.safetensors"), o.sparse)
+    write(o.out, config, w, o.sparse)
+    for path, block in ((o.dflash2, 8), (o.dflash, 16)):
+        if path:
+            drafter(path, a, block)
     for name in TEXT_FILES if o.text_from else ():
         shutil.copy(os.path.join(o.text_from, name), o.out)
 

@@ -206,8 +206,18 @@ void drafts_off(struct drafts *d) {
 
 int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
                       const char *shape, struct err *e) {
-    if (!c->costs || !*c->costs) return ST_OK;
-    return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+    const char *name;
+    if (c->costs && *c->costs) {
+        snprintf(d->costs_rule, sizeof d->costs_rule, "'%.200s'", c->costs);
+        return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+    }
+    name = costs_find(&d->costs, device, shape, d->rows_max);
+    if (name)
+        snprintf(d->costs_rule, sizeof d->costs_rule, "built in, as measured: %.200s", name);
+    else
+        snprintf(d->costs_rule, sizeof d->costs_rule,
+                 "a rule of thumb: there is no table for %.60s, %.100s", device, shape);
+    return ST_OK;
 }
 
 static void fill_rule(struct drafts *d) {

@@ -54,6 +54,7 @@ struct drafts {
     struct draft_ask *asks;
     struct draft_rows *told;
     char rule[DRAFT_RULE_BYTES]; // for the report
+    char costs_rule[DRAFT_RULE_BYTES];
 };
 
 // As the settings say; from then on model_carve carves the drafter too. ST_INVAL and ST_UNSUPPORTED name the setting; otherwise as dflash_open and mtp_open.
@@ -62,7 +63,7 @@ int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c
 // for by name.
 bool drafts_shrink(struct drafts *d, const struct engine_config *c);
 void drafts_off(struct drafts *d); // none, and nothing carved
-// The table of costs, for this device and shape. As costs_read.
+// The table of costs, for this device and shape: the file that was named, else what the program carries. As costs_read.
 int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
                       const char *shape, struct err *e);
 void drafts_make(struct drafts *d,

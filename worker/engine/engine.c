@@ -197,6 +197,7 @@ static void fill_info(struct engine *eng) {
     info->rope_rule = m->rope.text;
     info->threads = cpu_pool_threads(eng->pool);
     info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+    info->packed = checkpoint_info(eng->ckpt)->text_bytes < info->parameters * 12 / 8;
     info->draft_rule = eng->drafts.rule;
     info->draft_rows = eng->drafts.rows_max;
     info->drafter_bytes = eng->drafts.model_bytes;
@@ -209,7 +210,9 @@ static void fill_info(struct engine *eng) {
 static int read_costs(struct engine *eng, const struct engine_config *config, struct err *e) {
     char shape[COSTS_SHAPE_BYTES];
     costs_shape(shape, &eng->info);
-    return drafts_read_costs(&eng->drafts, config, eng->ops.device, shape, e);
+    int st = drafts_read_costs(&eng->drafts, config, eng->ops.device, shape, e);
+    eng->info.costs_rule = eng->drafts.costs_rule;
+    return st;
 }
 
 static int start(struct engine *eng, const struct engine_config *config, struct err *e) {

@@ -106,6 +106,7 @@ struct engine_info {
     const char *variant;             // of the backend's code: "avx512"; never changes a bit
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    bool packed; // weights of 8 bits or less, most of them
     const char *
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
@@ -118,6 +119,7 @@ struct engine_info {
     uint64_t graphs_bytes;      // what they take of the card, about, beside the arena
     uint32_t streams_whole;     // streams of the longest context that fit at once
     const char *draft_rule;     // where drafts come from, and why not from elsewhere
+    const char *costs_rule;     // and the costs that their number follows from
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
     const char *drafter;        // its kind; NULL: there is none
     enum engine_draft drafter_kind;
@@ -245,7 +247,8 @@ struct engine_window {
     uint64_t handle;
     const uint32_t *ids; // [count]
     uint32_t count, keep;
-    float *ret; // [count, vocab_size] logits of every fed row, or NULL
+    float *ret;  // [count, vocab_size] logits of every fed row, or NULL
+    bool logits; // ... are made even so, for who measures
     // A branch beside it: ids that begin with ids[0] too. branch_kept: `keep` is of its rows, and none of the window's are kept.
     const uint32_t *branch; // [branch_count]
     uint32_t branch_count;  // 0: there is none

@@ -161,6 +161,9 @@ static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t
     const struct windows *ws = arg;
     const struct round *r = &eng->round;
     uint32_t vocab = eng->vocab.size;
+    bool wanted = false;
+    for (uint32_t i = 0; i < r->runs_count; i++) wanted |= ws->runs[i].ret || ws->runs[i].keep;
+    if (!wanted) return;
     engine_read_logits(eng, count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t row = r->picks[first + i], idx = row - round_run(r, row)->row;
@@ -176,7 +179,8 @@ static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t
 static void pick_fed(struct engine *eng, struct windows *ws, struct fed f, uint32_t row) {
     const struct run *run = round_run(&eng->round, row);
     ws->runs[eng->round.run[row]] = f;
-    for (uint32_t k = 0; k < (f.ret ? run->count : f.keep); k++) round_pick(&eng->round, row + k);
+    for (uint32_t k = 0; k < (f.ret || f.of->logits ? run->count : f.keep); k++)
+        round_pick(&eng->round, row + k);
 }
 
 static void plan_window(struct engine *eng, struct windows *ws, const struct engine_window *w) {

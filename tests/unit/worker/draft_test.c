@@ -9,7 +9,6 @@
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
-#include "worker/engine/costs.h"
 #include "worker/engine/engine_impl.h"
 
 #include <stdio.h>
@@ -125,26 +124,6 @@ static struct crowd *make_crowd(const char *dir, bool narrow) {
 
 static struct crowd *crowd_of(const char *dir) {
     return make_crowd(dir, false);
-}
-
-// Rows at next to no cost: every draft pays, so that none is held back.
-static const char *free_rows(const char *dir) {
-    static char path[64];
-    struct costs c;
-    char shape[COSTS_SHAPE_BYTES];
-    struct engine_config config = config_of(dir, 64);
-    struct engine *eng = drive_open(&config);
-    struct err e = {0};
-    costs_builtin(&c);
-    for (uint32_t i = 1; i < ENGINE_WINDOW_ROWS_MAX; i++) {
-        c.rows_ms[i] = c.rows_ms[i + 1] = 1;
-        for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) c.draft_ms[k][i] = 0.0001;
-    }
-    costs_shape(shape, engine_info(eng));
-    snprintf(path, sizeof path, "/tmp/draft_test.%ld.json", (long)getpid());
-    CHECK_OK(costs_write(&c, path, engine_info(eng)->device, shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
-    engine_free(eng);
-    return path;
 }
 
 struct bed { // an engine with one source of drafts
@@ -268,7 +247,7 @@ TEST(a_drafted_reply_is_the_plain_one_whoever_drafts_and_whatever_comes_true) {
         const char *name, *args;
     } kinds[] = {{"dense", ""}, {"EXL3 with experts", TINY_EXL3_MOE}};
     for (uint32_t m = 0; m < (FEW ? 1 : 2); m++) {
-        const char *dir = tiny_model(kinds[m].args), *costs = free_rows(dir);
+        const char *dir = tiny_model(kinds[m].args), *costs = double_free_costs(dir);
         struct crowd *c = crowd_of(dir), *narrow = make_crowd(dir, true);
         for (uint32_t s = 0; s < SOURCES; s++)
             if (!m || s == DOUBLE_HALF || s == COPIES)
@@ -283,7 +262,7 @@ TEST(a_drafted_reply_is_the_plain_one_whoever_drafts_and_whatever_comes_true) {
 TEST(a_branch_beside_a_block_changes_no_reply) {
     static const uint32_t doubles[] = {DOUBLE_LIES, DOUBLE_RANDOM, DOUBLE_SHORT};
     static struct bed b;
-    const char *dir = tiny_model(TINY_EXL3), *costs = free_rows(dir);
+    const char *dir = tiny_model(TINY_EXL3), *costs = double_free_costs(dir);
     struct crowd *c = make_crowd(dir, true);
     for (uint32_t k = 0; k < 3; k++) {
         uint32_t alone[CROWD], beside[CROWD];
@@ -344,7 +323,7 @@ static struct matched round_of_match(uint32_t length, const char *costs) {
 
 // Of equal ids 20 push the block away, 8 to 19 go beside it, fewer do nothing.
 TEST(nineteen_equal_ids_make_a_branch_beside_the_block_and_twenty_replace_it) {
-    const char *costs = free_rows(tiny_model(""));
+    const char *costs = double_free_costs(tiny_model(""));
     for (uint32_t n = 5; n <= 22; n++) {
         struct matched m = round_of_match(n, costs);
         CHECK_EQ(m.branch, n >= 8 && n < 20);
@@ -358,7 +337,7 @@ TEST(planted_faults_turn_the_comparison_red) {
     static const uint32_t faults[] = {ENGINE_FAULT_SHORT_CONV, ENGINE_FAULT_SHORT_S,
                                       ENGINE_FAULT_WINDOW_ROPE};
     static struct bed b;
-    const char *dir = tiny_model(""), *costs = free_rows(dir);
+    const char *dir = tiny_model(""), *costs = double_free_costs(dir);
     struct crowd *c = crowd_of(dir);
     for (uint32_t f = 0; f < 3; f++) {
         open_bed(&b, dir, c, DOUBLE_HALF, 64, 16, costs, faults[f]);
@@ -507,7 +486,7 @@ TEST(drafts_end_with_the_reply) {
     static struct reply got;
     const char *dir = tiny_model("");
     struct crowd *c = crowd_of(dir);
-    const char *costs = free_rows(dir);
+    const char *costs = double_free_costs(dir);
     open_bed(&b, dir, c, DOUBLE_AGREES, 64, 16, costs, 0);
     for (uint32_t n = 1; n < 20; n++) {
         struct engine_request r = c->requests[0];
