@@ -21,7 +21,9 @@
 enum {
     PROMPT = 32,
     ROUNDS = 64,
-    COSTS_ROUNDS = 24, // of each count of rows
+    COSTS_ROUNDS = 24, // of each count of rows, at most; of long ones no more than fill
+    COSTS_MS = 60,     // so much time, but
+    COSTS_ROUNDS_MIN = 5,
     FILL = 512,
     FILLS = 3,
     STREAMS = 16,
@@ -170,6 +172,12 @@ static int decoding_stream(struct engine *eng, uint64_t *ret, uint32_t *ret_id, 
     return st;
 }
 
+// Whether a count of rows or drafts has been measured often enough.
+static bool enough(uint32_t rounds, uint64_t since_ns) {
+    if (rounds < COSTS_ROUNDS_MIN) return false;
+    return rounds == COSTS_ROUNDS || mono_ns() - since_ns > COSTS_MS * 1000000ull;
+}
+
 // What else a machine does only adds to a time.
 static double least(const double *v, uint32_t n) {
     double min = v[0];
@@ -184,32 +192,36 @@ static int cost_of_rows(struct engine *eng, uint64_t handle, uint32_t anchor, ui
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
     make_prompt(ids, rows, 1);
     ids[0] = anchor;
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
         struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .logits = true};
         uint64_t before = mono_ns();
         int st = engine_windows(eng, &w, 1, e);
         if (st) return st;
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    *ret_ms = least(ms, COSTS_ROUNDS);
+    *ret_ms = least(ms, n);
     return ST_OK;
 }
 
 static double cost_of_drafts(struct engine *eng, uint64_t handle, uint32_t count) {
     double ms[COSTS_ROUNDS];
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
         uint64_t before = mono_ns();
         engine_propose(eng, handle, count, ids);
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    return least(ms, COSTS_ROUNDS);
+    return least(ms, n);
 }
 
-// What a busy machine made cheaper than fewer rows is as dear as they.
+// Rows that took longer than more of them did not need it.
 static void never_fall(double *ms, uint32_t count) {
-    for (uint32_t i = 2; i <= count; i++)
-        if (ms[i] < ms[i - 1]) ms[i] = ms[i - 1];
+    for (uint32_t i = count; i > 1; i--)
+        if (ms[i] < ms[i - 1]) ms[i - 1] = ms[i];
 }
 
 static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {

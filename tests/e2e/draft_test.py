@@ -209,6 +209,8 @@ def replies_with_a_block_drafter_beside_the_model_are_the_undrafted_ones():
             note(f"{name}: {counts.text()}")
             check(counts.accepted[kind] > 0 and counts.drafted[kind] > counts.accepted[kind], counts.text())
             check_in(f"drafts     {kind} of 2816 of 4096 ids and copies", s.log_text(), "the worker's report")
+            check_in("costs      built in, as measured: cpu_demo.json", s.log_text(), "the worker's report")
+            check_in("kv blocks of branches", s.log_text(), "the worker's report")
 
 
 @test
