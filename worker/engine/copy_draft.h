@@ -24,13 +24,15 @@ enum {
 };
 
 struct copy_draft {
-    uint32_t *head;      // [1 << head_bits] latest end of four ids with this hash, 0: none
-    uint32_t *prev;      // [ids_max + 1] the end before that
-    uint32_t head_bits;  // log2
-    uint32_t known;      // ends below are in the index
-    uint32_t level;      // of the width
-    uint32_t misses;     // in a row
-    uint32_t silent;     // rounds to come
+    uint32_t *head;     // [1 << head_bits] latest end of four ids with this hash, 0: none
+    uint32_t *prev;     // [ids_max + 1] the end before that
+    uint32_t head_bits; // log2
+    uint32_t known;     // ends below are in the index
+    uint32_t level;     // of the width
+    uint32_t misses;    // in a row
+    uint32_t silent;    // rounds to come
+    uint32_t branch_misses, branch_silent;
+    bool branch_quiet;   // in this round
     uint32_t last_match; // equal ids behind the last proposal, 0: there was no match
 };
 
@@ -42,5 +44,6 @@ uint32_t copy_draft_propose(struct copy_draft *c, const uint32_t *ids, uint32_t 
                             uint32_t match_least, uint32_t want, uint32_t *ret);
 // What became of the last proposal, if there was one.
 void copy_draft_result(struct copy_draft *c, uint32_t drafted, uint32_t kept);
-// ... as a branch, which is too short to say anything of the width.
+// ... as a branch. It is too short to say anything of the width, and as many misses of branches make silence of branches alone: they
+// are found where less matches.
 void copy_draft_branch_result(struct copy_draft *c, uint32_t drafted, uint32_t kept);

@@ -271,10 +271,10 @@ static uint32_t room_of(const struct drafts *d, const struct stream *s) {
 }
 
 // As the stream's only drafts.
-static void take_copy(struct drafts *d, struct draft_slot *slot) {
-    if (!slot->copied_count) return;
+static void take_copy(struct drafts *d, struct draft_slot *slot, struct draft_width *w,
+                      uint32_t max) {
     slot->kind = ENGINE_DRAFT_COPY;
-    slot->count = draft_width_pick(&slot->copy_width, &d->costs, slot->copied_count);
+    slot->count = draft_width_pick(w, &d->costs, min_u32(slot->copied_count, max));
     memcpy(slot->ids + 1, slot->copied, slot->count * sizeof *slot->copied);
     slot->copied_count = 0;
 }
@@ -284,7 +284,7 @@ static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct
     slot->copied_count =
         copy_draft_propose(&slot->copy, s->ids, s->count, COPY_MATCH_LEAST, room, slot->copied);
     if (slot->model && has_block(d) && slot->copy.last_match < COPY_MATCH_BLOCK) return;
-    take_copy(d, slot);
+    if (slot->copied_count) take_copy(d, slot, &slot->copy_width, ENGINE_WINDOW_ROWS_MAX);
 }
 
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
@@ -315,11 +315,10 @@ static void take_blocks(struct drafts *d, uint32_t asks) {
 // it is a branch, in the rows that the block leaves.
 static void take_branch(struct drafts *d, struct draft_slot *slot) {
     uint32_t left = d->rows_max - min_u32(d->rows_max, slot->count + 2);
-    if (!slot->count) {
-        take_copy(d, slot);
-        return;
-    }
-    if (!slot->copied_count || !d->branches || slot->copied[0] == slot->ids[1]) return;
+    if (!slot->copied_count || slot->copy.branch_quiet) return;
+    slot->alone = !slot->count;
+    if (slot->alone) take_copy(d, slot, &slot->branch_width, COPY_BRANCH_MAX);
+    if (slot->alone || !d->branches || slot->copied[0] == slot->ids[1]) return;
     slot->branch_count = draft_width_pick_beside(
         &slot->branch_width, &d->costs, &(struct draft_beside){&slot->model_width, slot->count},
         min_u32(slot->copied_count, min_u32(left, COPY_BRANCH_MAX)));
@@ -339,6 +338,7 @@ void drafts_propose(struct drafts *d, struct stream *streams) {
         const struct stream *s = &streams[i];
         struct draft_slot *slot = &d->slots[i];
         slot->count = slot->branch_count = slot->copied_count = 0;
+        slot->alone = false;
         if (!slot->on || !stream_decoding(s) || s->finish || stream_pending(s) != 1) continue;
         uint32_t room = room_of(d, s);
         slot->ids[0] = s->ids[s->rows];
@@ -350,14 +350,18 @@ void drafts_propose(struct drafts *d, struct stream *streams) {
     for (uint32_t i = 0; i < d->slots_count; i++) take_branch(d, &d->slots[i]);
 }
 
+static void learn_branch(struct draft_slot *slot, uint32_t n, uint32_t kept) {
+    draft_width_learn(&slot->branch_width, n, kept);
+    copy_draft_branch_result(&slot->copy, n, kept);
+}
+
 static void settle_branch(struct draft_slot *slot, uint32_t kept) {
     uint32_t n = slot->branch_count;
     if (!n) return;
     slot->drafted[ENGINE_DRAFT_COPY] += n;
     slot->accepted[ENGINE_DRAFT_COPY] += kept;
     slot->branch_count = 0;
-    draft_width_learn(&slot->branch_width, n, kept);
-    copy_draft_branch_result(&slot->copy, n, kept);
+    learn_branch(slot, n, kept);
 }
 
 void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows, bool branch) {
@@ -371,10 +375,12 @@ void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows,
     slot->count = 0;
     if (slot->kind != ENGINE_DRAFT_COPY) {
         draft_width_learn(&slot->model_width, n, kept);
-        return;
+    } else if (slot->alone) {
+        learn_branch(slot, n, kept);
+    } else {
+        draft_width_learn(&slot->copy_width, n, kept);
+        copy_draft_result(&slot->copy, n, kept);
     }
-    draft_width_learn(&slot->copy_width, n, kept);
-    copy_draft_result(&slot->copy, n, kept);
 }
 
 // Planted.

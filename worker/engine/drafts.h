@@ -27,6 +27,7 @@ struct draft_slot {
     bool on;    // the stream takes drafts
     bool model; // ... the drafter's too: it was told of every row
     enum engine_draft kind;
+    bool alone;                           // what would be a branch: there is no block
     uint32_t count;                       // of this round's drafts
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX]; // the rows as they are fed: the anchor, then the drafts
     uint32_t branch_count;                // copied ids beside them

@@ -137,7 +137,7 @@ TEST(four_copies_of_which_nothing_was_kept_make_sixteen_rounds_of_silence) {
     arena_fini(&b.arena);
 }
 
-TEST(branches_that_miss_make_silence_too_and_leave_the_width_alone) {
+TEST(branches_that_miss_make_silence_of_branches_alone_and_leave_the_width_as_it_was) {
     static struct bed b;
     uint32_t got[64];
     begin(&b);
@@ -153,8 +153,12 @@ TEST(branches_that_miss_make_silence_too_and_leave_the_width_alone) {
         copy_draft_branch_result(&b.c, 0, 0); // the block said the same: there was none
         copy_draft_branch_result(&b.c, 4, 0);
     }
-    for (uint32_t i = 0; i < 16; i++) CHECK_EQ(propose(&b, 8, 64, got), 0);
+    for (uint32_t i = 0; i < 16; i++) {
+        CHECK_EQ(propose(&b, 8, 64, got), 31);
+        CHECK(b.c.branch_quiet);
+    }
     CHECK_EQ(propose(&b, 8, 64, got), 31);
+    CHECK(!b.c.branch_quiet);
     arena_fini(&b.arena);
 }
 
