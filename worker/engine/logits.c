@@ -176,10 +176,12 @@ static void window_piece(void *arg, struct engine *eng, uint32_t first, uint32_t
     }
 }
 
-static void pick_fed(struct engine *eng, struct windows *ws, struct fed f, uint32_t row) {
-    const struct run *run = round_run(&eng->round, row);
+// From the row `first` of the run on.
+static void pick_fed(struct engine *eng, struct windows *ws, struct fed f, uint32_t row,
+                     uint32_t first) {
+    uint32_t all = round_run(&eng->round, row)->count;
     ws->runs[eng->round.run[row]] = f;
-    for (uint32_t k = 0; k < (f.ret || f.of->logits ? run->count : f.keep); k++)
+    for (uint32_t k = first; k < (f.ret || f.of->logits ? all : f.keep); k++)
         round_pick(&eng->round, row + k);
 }
 
@@ -187,11 +189,13 @@ static void plan_window(struct engine *eng, struct windows *ws, const struct eng
     struct stream *s = engine_find(eng, w->handle);
     struct round *r = &eng->round;
     uint32_t row = round_add(r, s->slot, s->rows, w->ids, w->count, true);
-    pick_fed(eng, ws, (struct fed){w, w->branch_kept ? 0 : w->keep, w->ret}, row);
+    pick_fed(eng, ws, (struct fed){w, w->branch_kept ? 0 : w->keep, w->ret}, row, 0);
     if (!w->branch_count) return;
     uint32_t keys = model_branch(&eng->model, s->slot, s->pages, s->rows, w->branch_count);
     row = round_add_branch(r, s->slot, keys, s->rows, w->branch, w->branch_count);
-    pick_fed(eng, ws, (struct fed){w, w->branch_kept ? w->keep : 0, w->branch_ret}, row);
+    // The logits of its first row are the window's: a round of drafts does without.
+    pick_fed(eng, ws, (struct fed){w, w->branch_kept ? w->keep : 0, w->branch_ret}, row,
+             w->logits && !w->keep && !w->branch_ret);
 }
 
 static void plan_windows(struct engine *eng, struct windows *ws, const struct engine_window *w,
