@@ -87,7 +87,7 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%d,\"total\":1},"
                   "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
                   why ? why : "ok", is_ready, w->pinned + w->queue_requests, w->queue_tokens);
-    if (why && w->fault) add_text(&body, "reason", w->fault);
+    if (why && *w->fault) add_text(&body, "reason", w->fault);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
@@ -95,7 +95,7 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
 
 // Of a count of ready workers below the one that is wanted.
 static void add_shortage(struct strbuf *out, const struct snapshot *shot) {
-    char fault[SNAPSHOT_TEXT_BYTES], text[SNAPSHOT_TEXT_BYTES + 96] = "";
+    char fault[SNAPSHOT_FAULTS_BYTES], text[SNAPSHOT_FAULTS_BYTES + 96] = "";
     snapshot_fault(shot, fault, sizeof fault);
     if (shot->ready)
         snprintf(text, sizeof text, "%u worker%s ready, and ready.workers_min is %" PRId64 "%s",
@@ -116,7 +116,7 @@ static void all_ready(struct http_call *c, bool with_error) {
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"wanted\":%" PRId64
                   ",\"total\":%u},\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, wanted, shot->worker_count, requests, tokens);
+                  why ? why : "ok", shot->ready, wanted, shot->total, requests, tokens);
     if (why && shot->ready < wanted) add_shortage(&body, shot);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');

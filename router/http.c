@@ -398,6 +398,7 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
         send_reply_error(c, refusal);
         return 0;
     }
+    c->endpoint = find_endpoint(h, path_of(c)); // refusals name it in the log and the metrics
     if (conn_early(c->conn)) {
         send_reply_error(c, conn_early(c->conn));
         return 0;
@@ -407,7 +408,6 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
         send_reply_error(c, &e);
         return 0;
     }
-    c->endpoint = find_endpoint(h, path_of(c));
     if (!is_method(req, "OPTIONS") && check_access(c, &e))
         send_reply_error(c, &e);
     else

@@ -167,7 +167,7 @@ static int open_tcp_fd(const char *address, int *ret, struct err *e) {
     struct addrinfo *list = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     int rc = getaddrinfo(host, port, &hints, &list);
-    if (rc) return err_set(e, ST_INVAL, "listen on '%.100s': %s", address, gai_strerror(rc));
+    if (rc) return err_set(e, ST_IO, "listen on '%.100s': %s", address, gai_strerror(rc));
     int on = 1;
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);

@@ -427,7 +427,8 @@ def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
             check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), "just over it")
             check_eq(c.request("POST", CHAT, b" " * (limit - len(DATA)) + DATA).status, 200, "as large as it may be")
         lines = [line for line in s.access_lines() if line["status"] == 413]
-        check_eq([(line["proto"], line["code"]) for line in lines], [("h2", "body_too_large")] * 4, "lines in the log")
+        check_eq([(line["proto"], line["code"], line["endpoint"]) for line in lines], [("h2", "body_too_large", "chat_completions")] * 4,
+                 "lines in the log")
         check_eq(s.metric("railyard_errors_total", code="body_too_large"), 4, "errors")
         check_eq(s.metric("railyard_http_requests_total", status="413"), 4, "requests")
 

@@ -152,6 +152,9 @@ static void ref_linear(const struct op_case *c, double *ret) {
  * and a plain part beside them that must not notice. */
 static float exl3_input(const struct op_case *c, uint64_t row, uint32_t k) {
     float x = fine(1, row * c->size[1] + k);
+    if (c->size[5] & EXL3_NORMAL)
+        for (uint32_t i = 0; i < 7; i++) x += fine(36 + i, row * c->size[1] + k);
+    if (c->size[5] & EXL3_FIFTY && k == 77) x *= 50;
     if (c->size[5] & EXL3_CHANNEL && k == 77) x *= 1000;
     if (!(c->size[5] & EXL3_ROW)) return x;
     if (row % 4 == 1) return 0;
@@ -1753,6 +1756,11 @@ const struct op_case op_cases_rows[] = {
     EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),
     EXL3(130, 5120, 128, 6, EXL3_MUL1, EXL3_CHANNEL),
     EXL3(700, 1024, 640, 10, EXL3_MUL1, EXL3_BIAS),
+    EXL3(260, 5120, 256, 8, EXL3_MUL1, EXL3_CHANNEL),
+    EXL3(390, 1024, 384, 8, EXL3_MCG, EXL3_BIAS | EXL3_OTHER),
+    EXL3(450, 384, 640, 6, EXL3_3INST, 0),
+    EXL3(401, 2176, 128, 12, EXL3_MCG, 0),
+    EXL3(577, 128, 128, 5, EXL3_3INST, EXL3_ROW),
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
@@ -1825,6 +1833,40 @@ const struct op_case op_cases_rows[] = {
     DRAW(12, 248320, DRAW_BROKEN),
 };
 const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;
+
+#define EXL3_SIZES(t, half_bits, codebook, inputs)                                                 \
+    EXL3(t, 5120, 128, half_bits, codebook, inputs),                                               \
+        EXL3(t, 17408, 128, half_bits, codebook, inputs)
+#define EXL3_INPUTS(t, half_bits, codebook)                                                        \
+    EXL3_SIZES(t, half_bits, codebook, EXL3_NORMAL),                                               \
+        EXL3_SIZES(t, half_bits, codebook, EXL3_NORMAL | EXL3_FIFTY)
+const struct op_case op_cases_products[] = {
+    EXL3_INPUTS(2, 8, EXL3_MUL1),
+    EXL3_INPUTS(2, 8, EXL3_MCG),
+    EXL3_INPUTS(2, 7, EXL3_MUL1),
+    EXL3_INPUTS(17, 8, EXL3_MUL1),
+    EXL3_INPUTS(64, 8, EXL3_MCG),
+    EXL3_INPUTS(130, 7, EXL3_MUL1),
+    EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL),
+    EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL | EXL3_FIFTY),
+    EXL3(600, 5120, 128, 8, EXL3_MCG, EXL3_NORMAL),
+    EXL3(600, 5120, 128, 6, EXL3_3INST, EXL3_NORMAL),
+};
+const uint32_t op_cases_products_count = sizeof op_cases_products / sizeof *op_cases_products;
+
+double op_cases_error(const struct ops *o, const struct op_case *c) {
+    double *want = mem_calloc(c->outputs, sizeof *want), off = 0, all = 0;
+    float *got = mem_calloc(c->outputs, sizeof *got);
+    c->run(o, c, 0, got);
+    c->reference(c, want);
+    for (uint64_t i = 0; i < (uint64_t)c->size[0] * c->size[2]; i++) { // the first part's
+        off += (got[i] - want[i]) * (got[i] - want[i]);
+        all += want[i] * want[i];
+    }
+    free(want);
+    free(got);
+    return sqrt(off / all);
+}
 
 uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {

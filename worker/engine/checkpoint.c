@@ -17,6 +17,7 @@
 #include "common/num.h"
 #include "common/sha256.h"
 #include "common/strbuf.h"
+#include "worker/engine/dflash_config.h"
 #include "worker/engine/json_text.h"
 #include "worker/engine/small_file.h"
 
@@ -232,6 +233,10 @@ static int open_config(struct checkpoint *c, struct err *e) {
     if (!st)
         st = model_config_parse(&c->config, path, strbuf_str(&c->config_text), c->config_text.len,
                                 e);
+    if (st && dflash_config_is(strbuf_str(&c->config_text), c->config_text.len))
+        err_set(e, ST_CORRUPT,
+                "wanted a model, found '%.300s', a drafter, which goes beside one: --drafter",
+                c->dir);
     free(path);
     return st;
 }

@@ -41,7 +41,8 @@ struct engine_config {
     uint64_t drafter_quantize_min; // see drafter.h
     const char *draft_vocab;       // "auto" (or NULL), "all" or spans: draft_vocab.h
     const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
-    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
+    void (*on_load)(void *arg, uint64_t done_bytes,
+                    uint64_t total_bytes); // progress, from 0 to the total; may be NULL
     void *on_load_arg;
     bool graphs_off; // on a GPU each operation of a round is launched by itself: for comparison
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
@@ -275,8 +276,10 @@ struct
 };
 
 struct engine_profile {
-    bool apart; // set by the caller: each operation by itself, too
-    double ms;  // of the forward and the head, launches overlapping
+    // Set by the caller. Each operation by itself, too; and whether states and caches stay as earlier rounds left them, which then
+    // must have written a stream as long: a context of zeros takes less power.
+    bool apart, as_it_is;
+    double ms; // of the forward and the head, launches overlapping
     struct ops_time ops
         [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
     uint32_t count;
