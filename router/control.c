@@ -203,10 +203,24 @@ static int drain(struct control *c, const struct backend_info *i, const struct c
     return ST_OK;
 }
 
+// A drain of a worker that is on its way back, or will be: nothing has to be told to anyone.
+static bool forget_drain(struct rank_goal *g, const struct backend_info *i) {
+    bool down = i->supervised && i->state == BACKEND_FAILED; // until it is started
+    if (g->goal == GOAL_DRAIN && !is_live(i->state) && !down) {
+        *g = (struct rank_goal){.goal = GOAL_RUN};
+        return true;
+    }
+    bool ends = g->goal == GOAL_RESTART && g->drained && (g->exit_ms || !is_live(i->state));
+    if (ends) g->drained = false;
+    return ends;
+}
+
 static int resume(struct control *c, const struct backend_info *i, bool *ret_changed,
                   struct apierr *e) {
     struct rank_goal *g = &c->ranks[i->rank];
     if (g->goal == GOAL_RUN && is_live(i->state)) return ST_OK; // or it is about to be
+    *ret_changed = forget_drain(g, i);
+    if (*ret_changed) return ST_OK;
     if (!is_live(i->state)) return conflict(e, CONTROL_RESUME, i);
     if (g->goal == GOAL_LEAVING || g->exit_ms)
         return apierr_set(e, APIERR_CONFLICT, NULL, "worker %u cannot resume: it ends already",
@@ -347,9 +361,10 @@ static void take_back(struct control *c, struct operation *op) {
     struct apierr none;
     bool resumed;
     if (!op->asked || g->goal != GOAL_RESTART || !g->of_operation) return;
+    // One that has been asked to end ends, and starts again.
     if (g->drained && !g->exit_ms)
         set_goal(c, rank, GOAL_DRAIN, &g->drain_how);
-    else // one that has been asked to end refuses: it ends and starts again
+    else if (!g->drained)
         control_worker(c, rank, CONTROL_RESUME, &op->how, &resumed, &none);
 }
 

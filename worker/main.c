@@ -35,10 +35,6 @@ static void print_usage(void) {
     options_help();
 }
 
-void cmd_complain(const char *name, const char *what) {
-    fprintf(stderr, "%s%s%s: %s\n", own_name(), *name ? " " : "", name, what);
-}
-
 static void mask_signals(int how) {
     sigset_t set;
     sigemptyset(&set);

@@ -174,8 +174,10 @@ enum int_reach {
 // A pair of units. No product is under way at the end.
 template <bool MOVES>
 DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+    wide_turn(group);
     wide_unit(d, wide_take(s), group);
     wide_unit(d, wide_take(s), group);
+    wide_turn_pass(group);
     wide_wait<1>();
     wide_give(s, 1);
     wide_wait<0>();
@@ -185,9 +187,11 @@ DEVICE_FN void int_pair(struct wide_pipe &s, uint32_t group, float d[64], struct
 
 // The same, moved on every 64 inputs.
 DEVICE_FN void int_units(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+    wide_turn(group);
 #pragma unroll
     for (uint32_t u = 0; u < 2; u++) {
         wide_unit(d, wide_take(s), group);
+        if (u) wide_turn_pass(group);
         wide_wait<0>();
         wide_give(s, 0);
         int_move(d, sums);
@@ -196,6 +200,8 @@ DEVICE_FN void int_units(struct wide_pipe &s, uint32_t group, float d[64], struc
 
 // The same, moved on every sixteen inputs.
 DEVICE_FN void int_steps(struct wide_pipe &s, uint32_t group, float d[64], struct int_sums &sums) {
+    wide_turn(group);
+    wide_turn_pass(group);
 #pragma unroll
     for (uint32_t u = 0; u < 2; u++) {
         uint32_t at = wide_take(s);
@@ -210,6 +216,16 @@ DEVICE_FN void int_steps(struct wide_pipe &s, uint32_t group, float d[64], struc
             int_move(d, sums);
         }
         wide_give(s, 0);
+    }
+}
+
+// For a group without rows.
+DEVICE_FN void int_skip(struct wide_pipe &s, uint32_t pairs, uint32_t group) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < pairs; i++) {
+        wide_turn(group);
+        wide_turn_pass(group);
+        wide_skip(s, 2);
     }
 }
 
@@ -313,13 +329,14 @@ DEVICE_FN void int_consume(const struct exl3_wide_params &p, struct wide_pipe &s
                            struct int_plans *plans) {
     uint32_t group = threadIdx.x / 128;
     struct wide_job job;
+    if (group + 1 == EXL3_WIDE_GROUPS) wide_turn_pass(group);
     for (uint32_t nth = 0; wide_job_at(p, nth, wide_rank(), &job); nth++) {
         uint32_t pairs = int_from(p, job, 1) - int_from(p, job, 0);
         many_await(many_shared(&plans->full[nth % 2][group]), nth / 2 & 1);
         // The same for all: no branch that might part them.
         if (!__any_sync(0xffffffffu, job.tile.row + group * WIDE_GROUP_ROWS < p.a.rows)) {
             int_looked(plans, nth, group);
-            wide_skip(s, 2 * pairs);
+            int_skip(s, pairs, group);
             continue;
         }
         float d[64];

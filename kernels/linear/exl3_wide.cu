@@ -95,15 +95,15 @@ DEVICE_FN void chain_add(float total[64], const float d[64], bool first) {
 DEVICE_FN void chain_segment(struct wide_pipe &s, uint32_t units, uint32_t group, float d[64]) {
 #pragma unroll
     for (int i = 0; i < 64; i++) d[i] = 0;
+    wide_unit(d, wide_take(s), group);
 #pragma unroll 1
-    for (uint32_t u = 0; u < units; u += 2) {
-        wide_unit(d, wide_take(s), group);
+    for (uint32_t u = 1; u < units; u++) {
         wide_unit(d, wide_take(s), group);
         wide_wait<1>();
         wide_give(s, 1);
-        wide_wait<0>();
-        wide_give(s, 0);
     }
+    wide_wait<0>();
+    wide_give(s, 0);
     wide_hold(d);
 }
 

@@ -28,6 +28,7 @@ enum {
     WIDE_HALF_ROWS = EXL3_WIDE_ROWS / 2, // that a block copies for both
     WIDE_ROWS_BYTES = EXL3_WIDE_ROWS * WIDE_LINE,
     WIDE_CONSUMERS = EXL3_WIDE_GROUPS * 4, // warps
+    WIDE_TURN = 1 + EXL3_WIDE_GROUPS,      // barriers of turns, behind those of groups
 };
 
 DEVICE_FN uint32_t wide_units(const struct exl3_wide_params &p) { // of K
@@ -302,6 +303,17 @@ DEVICE_FN void wide_give(const struct wide_pipe &s, uint32_t ago) {
                  "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n\t}" ::"r"(s.peer + stage * 8),
                  "r"(s.peer)
                  : "memory");
+}
+
+/* Groups that spend time on their sums take turns at the tensor cores, a pair of units each: else all would be busy with their sums at the
+ * same time. All groups take as many turns; the first one's first is given by the last. */
+DEVICE_FN void wide_turn(uint32_t group) {
+    asm volatile("bar.sync %0, 256;" ::"r"(WIDE_TURN + group) : "memory");
+}
+
+DEVICE_FN void wide_turn_pass(uint32_t group) {
+    uint32_t next = group + 1 == EXL3_WIDE_GROUPS ? 0 : group + 1;
+    asm volatile("bar.arrive %0, 256;" ::"r"(WIDE_TURN + next) : "memory");
 }
 
 // For a group without rows.

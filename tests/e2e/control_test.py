@@ -1,7 +1,10 @@
 """An operator drains, restarts, stops and starts workers and the router: clients notice nothing but what was asked for."""
 
+import collections
 import concurrent.futures
+import contextlib
 import os
+import random
 import signal
 import tempfile
 import time
@@ -831,6 +834,127 @@ def a_crash_in_a_drain_does_not_bring_the_worker_back_to_work():
             check_eq(s.post(CHAT, {**BODY, "max_tokens": 2}).header("x-railyard-worker"), "0", "worker")
         post(s, "workers/1/resume", 202)
         s.wait_worker(1)
+
+
+class Verbs:
+    """Draws what an operator and misfortune do to three workers, and knows what has to become of each: the last that was asked for."""
+
+    def __init__(self, s, rng, guests):
+        self.s, self.rng, self.guests = s, rng, guests
+        self.wanted, self.away_since, self.away, self.done, self.kills = ["ready"] * 3, [None] * 3, [], collections.Counter(), [0] * 3
+        self.operation = None
+
+    def how(self):
+        return {"timeout_s": self.rng.choice([0, 0.3, 5]), "streams": self.rng.choice(["finish", "move"]), "force": self.rng.random() < 0.6, "start_s": 60}
+
+    def verb(self):
+        rank, verb = self.rng.randrange(3), self.rng.choice(["drain", "resume", "stop", "start", "start", "resume", "restart"])
+        begun = time.monotonic()
+        status = admin(self.s, "POST", f"workers/{rank}/{verb}", self.how()).status
+        self.done[verb, status] += 1
+        if status == 409:
+            return
+        # Of a worker started by hand a stop is its end: whoever looks after it starts it again. One that is gone is not asked for anything.
+        ends = verb == "stop" and self.guests
+        if ends and status == 200:
+            return
+        now = "ready" if ends else {"drain": "drained", "stop": "stopped"}.get(verb, "ready")
+        if self.wanted[rank] != "ready" and now == "ready":
+            self.away.append((rank, self.away_since[rank], begun))
+        if self.wanted[rank] == "ready" and now != "ready":
+            self.away_since[rank] = time.monotonic()
+        self.wanted[rank] = now
+
+    def restart_all(self):
+        r = admin(self.s, "POST", "restart", self.how())
+        self.done["restart all", r.status] += 1
+        if r.status == 202:
+            self.operation = r.json()["id"]
+
+    def abort(self):
+        if self.operation and self.rng.random() < 0.3:
+            self.done["abort", admin(self.s, "DELETE", f"operations/{self.operation}").status] += 1
+
+    def end_one(self):
+        """Two unplanned deaths end a request, five in ten minutes a worker."""
+        rank = self.rng.randrange(3)
+        pid, kill = self.s.worker(rank)["pid"], self.rng.random() < 0.5
+        if not pid or kill and (self.kills[rank] == 4 or any(r["deaths"] for r in admin(self.s, "GET", "requests").json())):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+            self.kills[rank] += kill
+            self.done["SIGKILL" if kill else "SIGTERM", None] += 1
+
+    def begin_guests(self):
+        for rank, w in enumerate(self.guests):
+            if not w.running():
+                w.status = w.p.returncode and 1  # told to end twice it hurries
+                w.end()
+                self.guests[rank] = Worker(self.s, f"--rank={rank}", "--threads=1", "--streams=4")
+
+    def run(self, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.rng.choice([self.restart_all, self.abort, self.end_one] + [self.verb] * 4)()
+            if self.rng.random() < 0.5:
+                self.begin_guests()
+            time.sleep(self.rng.choice([0, 0, 0.01, 0.05, 0.1, 0.3, 0.6]))
+
+    def settle(self):
+        def settled():
+            self.begin_guests()
+            over = not self.operation or admin(self.s, "GET", f"operations/{self.operation}").json()["state"] != "running"
+            return over and [w["state"] for w in self.s.workers()] == self.wanted
+
+        for _ in range(2):  # the first time the router may not have heard of the last death yet
+            wait_for(settled, lambda: f"the workers are {self.wanted}: {[(w['state'], w['reason']) for w in self.s.workers()]}", 150)
+            time.sleep(0.5)
+        check(settled(), "they were, and did not stay so")
+        for rank in range(3):
+            if self.wanted[rank] != "ready":
+                self.away.append((rank, self.away_since[rank], time.monotonic()))
+                post(self.s, f"workers/{rank}/{'start' if self.wanted[rank] == 'stopped' else 'resume'}", 202)
+            self.s.wait_worker(rank)
+
+
+@test
+def verbs_restarts_of_all_and_ends_in_any_order_leave_each_worker_as_was_asked_last():
+    """While clients get the replies that they get of a quiet server, none of a worker that was to take no more."""
+    seconds, seed = float(os.environ.get("RAILYARD_CHAOS_S", "6")), int(os.environ.get("RAILYARD_CHAOS_SEED", "0")) or int(time.time())
+    patience = ("--queue.wait_s=600", "--route.wait_ready_s=600", "--route.resume_s=600", "--worker.progress_s=60")
+    for command in ("serve", "router"):
+        rng = random.Random(seed)
+        with Server("--workers=3", "--threads=1", "--streams=4", *patience, command=command, wait_ready=False) as s:
+            verbs = Verbs(s, rng, [Worker(s, f"--rank={rank}", "--threads=1", "--streams=4") for rank in range(3 * (command == "router"))])
+            for rank in range(3):
+                s.wait_worker(rank)
+            bodies = [{**BODY, "seed": i, "max_tokens": n} for i, n in enumerate([5, 60, 150, 40])]
+            wanted, over, begun = [sha(s.chat(**b)) for b in bodies], [], []
+
+            def client(i):
+                while not over:
+                    i += 1
+                    since = time.monotonic()
+                    stream = Stream(s, bodies[i % 4])
+                    begun.append((stream.worker, since, time.monotonic()))
+                    check_eq(stream.sha(), wanted[i % 4], "hash")
+
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                runs = [pool.submit(client, i) for i in range(6)]
+                try:
+                    verbs.run(seconds)
+                    verbs.settle()
+                finally:
+                    over.append(1)
+                for r in runs:
+                    r.result()
+            for rank, since, until in verbs.away:
+                found = [b for b in begun if b[0] == rank and since < b[1] and b[2] < until]
+                check_eq(found, [], f"requests that began at worker {rank} while it was to take none")
+            note(f"seed {seed}, {command}: {len(begun)} replies; {', '.join(f'{a} {b or str()} {n}' for (a, b), n in sorted(verbs.done.items(), key=str))}")
+            for w in verbs.guests:
+                w.end()
 
 
 main()

@@ -220,6 +220,16 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     free(w);
 }
 
+static void exl3_free(const struct ops *o, struct exl3_bufs *b) {
+    for (uint32_t p = 0; p < 3; p++) buf_free(o, &b->y[p]);
+    buf_free(o, &b->trellis);
+    buf_free(o, &b->suh);
+    buf_free(o, &b->svh);
+    buf_free(o, &b->bias);
+    buf_free(o, &b->plain);
+    buf_free(o, &b->x);
+}
+
 static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
     uint32_t t = c->size[0], step = schedule ? schedule : t;
     struct exl3_bufs b;
@@ -236,14 +246,8 @@ static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t sche
         uint64_t count = (uint64_t)t * a.parts[p].w.rows;
         get(o, ret, &b.y[p], count);
         ret += count;
-        buf_free(o, &b.y[p]);
     }
-    buf_free(o, &b.trellis);
-    buf_free(o, &b.suh);
-    buf_free(o, &b.svh);
-    buf_free(o, &b.bias);
-    buf_free(o, &b.plain);
-    buf_free(o, &b.x);
+    exl3_free(o, &b);
 }
 
 // The value of a state, by the format's definition.
@@ -1845,8 +1849,9 @@ const struct op_case op_cases_products[] = {
     EXL3_INPUTS(2, 8, EXL3_MCG),
     EXL3_INPUTS(2, 7, EXL3_MUL1),
     EXL3_INPUTS(17, 8, EXL3_MUL1),
-    EXL3_INPUTS(64, 8, EXL3_MCG),
-    EXL3_INPUTS(130, 7, EXL3_MUL1),
+    EXL3_INPUTS(40, 8, EXL3_MCG),
+    EXL3(130, 5120, 128, 7, EXL3_MUL1, EXL3_NORMAL),
+    EXL3(130, 17408, 128, 7, EXL3_MUL1, EXL3_NORMAL | EXL3_FIFTY),
     EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL),
     EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL | EXL3_FIFTY),
     EXL3(600, 5120, 128, 8, EXL3_MCG, EXL3_NORMAL),
@@ -1854,15 +1859,34 @@ const struct op_case op_cases_products[] = {
 };
 const uint32_t op_cases_products_count = sizeof op_cases_products / sizeof *op_cases_products;
 
+// The first part of the case alone: [T, N].
+static void run_products(const struct ops *o, const struct op_case *c, float *ret) {
+    struct exl3_bufs b;
+    struct linear_args a;
+    exl3_args(o, c, &b, &a);
+    a.parts_count = 1;
+    o->linear(o->ctx, &a);
+    get(o, ret, &b.y[0], (uint64_t)c->size[0] * c->size[2]);
+    exl3_free(o, &b);
+}
+
 double op_cases_error(const struct ops *o, const struct op_case *c) {
-    double *want = mem_calloc(c->outputs, sizeof *want), off = 0, all = 0;
-    float *got = mem_calloc(c->outputs, sizeof *got);
-    c->run(o, c, 0, got);
-    c->reference(c, want);
-    for (uint64_t i = 0; i < (uint64_t)c->size[0] * c->size[2]; i++) { // the first part's
-        off += (got[i] - want[i]) * (got[i] - want[i]);
-        all += want[i] * want[i];
+    uint32_t k = c->size[1], n = c->size[2];
+    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
+    double *x = mem_alloc(k * sizeof *x), *want = mem_alloc(n * sizeof *want), off = 0, all = 0;
+    float *got = mem_calloc((size_t)c->size[0] * n, sizeof *got), *y = got;
+    run_products(o, c, got);
+    for (uint32_t r = 0; r < c->size[0]; r++, y += n) {
+        for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, r, i) * exl3_factor_value(31, i);
+        exl3_rotate(x, k);
+        ref_exl3_row(c, m, x, want);
+        for (uint32_t i = 0; i < n; i++) {
+            off += (y[i] - want[i]) * (y[i] - want[i]);
+            all += want[i] * want[i];
+        }
     }
+    free(m);
+    free(x);
     free(want);
     free(got);
     return sqrt(off / all);

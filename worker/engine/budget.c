@@ -202,13 +202,18 @@ static int fit(const struct ask *a, struct err *e) {
     return ST_OK;
 }
 
+// The context that must fit where none was asked for.
+static uint32_t modest_context(const struct ask *a) {
+    return a->c->context_max ? a->c->context_max
+                             : min_u32(a->m->cfg->max_position, CONTEXT_UNASKED);
+}
+
 // Where the rows of the embedding go. An unasked context gets as long as the memory allows, so the rule takes a modest one.
 static int place(const struct ask *a, struct err *e) {
     enum embedding_mode mode = EMBEDDING_AUTO;
     int st = placement_mode(&mode, a->c->embedding, e);
     if (st || !own_memory(a->m)) return st;
-    uint32_t context =
-        a->c->context_max ? a->c->context_max : min_u32(a->m->cfg->max_position, CONTEXT_UNASKED);
+    uint32_t context = modest_context(a);
     struct placement_ask ask = {
         .mode = mode, .unified = a->m->ops->unified, .tied = model_tied(a->m), .room = a->room};
     weights_map_embedding(&a->m->w, false);
@@ -251,16 +256,17 @@ static int begin(struct budget *b, struct model *m, const struct engine_config *
     return st ? st : kv_dtype(&m->lim.kv_dtype, m, config->kv, e);
 }
 
-// Shorter chunks where the memory of long ones is missed.
+// Shorter chunks where the memory of long ones would be missed.
 static void choose_chunk(const struct ask *a) {
     struct budget *b = a->b;
+    uint32_t streams = a->c->streams_max, context = modest_context(a);
     if (!own_memory(a->m) || a->c->chunk_tokens || a->c->round_rows_max) return;
     b->round_rows_max = CHUNK_GPU_MIN;
-    uint64_t least = measure_one(b, a->m, a->r, a->c->streams_max, KV_PAGE_TOKENS);
+    uint64_t least = measure_one(b, a->m, a->r, streams, context);
     for (b->chunk_tokens = CHUNK_GPU; b->chunk_tokens > CHUNK_GPU_MIN; b->chunk_tokens /= 2) {
         b->round_rows_max = b->chunk_tokens;
-        uint64_t need = measure_one(b, a->m, a->r, a->c->streams_max, KV_PAGE_TOKENS);
-        if (need - least <= a->room / CHUNK_ROOM) return;
+        uint64_t need = measure_one(b, a->m, a->r, streams, context);
+        if (need <= a->room && need - least <= a->room / CHUNK_ROOM) return;
     }
     b->round_rows_max = b->chunk_tokens;
 }

@@ -302,6 +302,10 @@ static void count_tensor(struct checkpoint_info *info, const struct safetensors_
         info->text_tensors++;
         info->text_bytes += t->bytes;
         info->text_parameters += parameters_of(t);
+        if (strstr(t->name, ".mlp.experts.")) {
+            info->routed_bytes += t->bytes;
+            info->routed_parameters += parameters_of(t);
+        }
     } else {
         info->other_tensors++;
     }

@@ -94,6 +94,15 @@ struct engine_region { // a part of the device arena, for the start-up report
     uint64_t bytes;
 };
 
+// What a round reads and multiplies of the model at least: the embedding's rows are not, unless they are the head too.
+struct engine_work {
+    uint64_t bytes, parameters;               // of weights that every row meets
+    uint64_t routed_bytes, routed_parameters; // of the routed experts, all of them
+    uint32_t experts, experts_per_row;        // 0: none
+    uint64_t
+        position_macs; // multiply-adds of all layers of attention for a row and a position before it
+};
+
 struct engine_info {
     const char *model_type; // "qwen3_5" or "qwen3_5_moe"
     const char *device;     // "cpu", or the GPU's name
@@ -108,6 +117,7 @@ struct engine_info {
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
     bool packed; // weights of 8 bits or less, most of them
+    struct engine_work work;
     const char *
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order

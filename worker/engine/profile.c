@@ -39,10 +39,11 @@ static void plan(struct engine *eng, const struct engine_shape *s, bool as_it_is
     const struct ops *o = &eng->ops;
     uint32_t each = s->rows / s->streams;
     uint32_t *ids = mem_alloc(each * sizeof *ids);
-    for (uint32_t i = 0; i < each; i++) ids[i] = i * 37 % eng->vocab.size;
     round_reset(r);
-    for (uint32_t i = 0; i < s->streams; i++)
+    for (uint32_t i = 0; i < s->streams; i++) { // other ids go to other experts
+        for (uint32_t k = 0; k < each; k++) ids[k] = (k * 37 + i * 101 + 1) % eng->vocab.size;
         round_pick(r, round_add(r, i, s->context - each, ids, each, false) + each - 1);
+    }
     free(ids);
     if (!as_it_is) {
         o->fill(o->ctx, m->state, 0, m->lim.slots * m->slot_bytes);

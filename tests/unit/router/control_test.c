@@ -295,6 +295,29 @@ TEST(a_worker_that_was_drained_and_has_failed_meanwhile_is_drained_behind_its_re
     CHECK_EQ(world.b[1].state, BACKEND_DRAINED);
 }
 
+TEST(a_drain_of_a_worker_that_is_on_its_way_back_can_be_taken_back) {
+    for (int restart = 0; restart < 2; restart++) {
+        set_up(1);
+        struct backend *b = &world.b[restart ? 0 : 1];
+        CHECK_EQ(ask(b->rank, CONTROL_DRAIN), ST_OK);
+        uint32_t id = restart ? restart_all() : 0;
+        if (restart)
+            tick();
+        else
+            die(b, false);
+        CHECK_EQ(ask(b->rank, CONTROL_RESUME), ST_OK);
+        settle();
+        CHECK_EQ(b->state, BACKEND_READY);
+        CHECK_EQ(b->generation, 2);
+        if (restart) CHECK_EQ(operation(id).state, CONTROL_DONE);
+    }
+    set_up(1); // one that has failed for good has to be started
+    CHECK_EQ(ask(1, CONTROL_DRAIN), ST_OK);
+    world.b[1].start_due = world.b[1].process = world.b[1].joined = false;
+    set_state(&world.b[1], BACKEND_FAILED);
+    CHECK_EQ(ask(1, CONTROL_RESUME), ST_INVAL);
+}
+
 TEST(a_worker_that_does_not_end_is_dropped_and_the_next_one_is_asked_anew) {
     set_up(1);
     world.b[GUEST].deaf = true;
