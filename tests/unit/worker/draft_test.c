@@ -151,7 +151,7 @@ static void open_bed(struct bed *b, const char *dir, const struct crowd *c, uint
         engine_free(eng);
         config.own_drafter = &own;
     }
-    for (uint32_t i = 0; i < CROWD && source != COPIES; i++)
+    for (uint32_t i = 0; i < CROWD && source != COPIES && c->requests[i].prompt; i++)
         double_learn(&b->d, &c->requests[i], &c->plain[i]);
     b->eng = drive_open(&config);
 }
