@@ -6,6 +6,7 @@
 #include "common/num.h"
 #include "common/version.h"
 #include "proto/exit_code.h"
+#include "worker/bench_drafted.h"
 #include "worker/bench_limits.h"
 #include "worker/bench_profile.h"
 #include "worker/cmd.h"
@@ -142,6 +143,7 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     }
     st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
+    if (!st && info->drafter) st = bench_drafted(eng, false, e);
     return st;
 }
 
@@ -149,7 +151,9 @@ static int profile(const struct options *o, struct engine *eng, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     printf("engine bench: %s, commit %s, %s (%s)\n", o->model, version_commit(), info->device,
            info->variant);
-    return bench_profile(eng, e);
+    int st = bench_profile(eng, e);
+    if (!st && info->drafter) st = bench_drafted(eng, true, e);
+    return st;
 }
 
 // A stream that decodes, with room for windows behind it.

@@ -211,6 +211,23 @@ static void propose(void *self, struct draft_ask *asks, uint32_t count) {
     flush_blocks(d);
 }
 
+static void gather(void *self, uint32_t blocks, uint32_t rows, uint32_t pos) {
+    struct dflash *d = self;
+    struct draft_ask ask = {.pos = pos};
+    reset_rows(d);
+    for (uint32_t i = 0; i < blocks && d->rows.count + rows <= d->rows_max; i++) {
+        ask.slot = i;
+        d->context.known[i] = (struct dflash_known){.end = pos};
+        add_block(d, &ask, rows);
+    }
+    dflash_place(d);
+}
+
+static void issue(void *self) {
+    dflash_blocks(self);
+    dflash_heads(self);
+}
+
 static uint64_t state_bytes(void *self, uint32_t rows) {
     return dflash_context_bytes(&((struct dflash *)self)->context, rows);
 }
@@ -276,6 +293,8 @@ int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                             .load = load,
                             .absorb = absorb,
                             .propose = propose,
+                            .gather = gather,
+                            .issue = issue,
                             .state_bytes = state_bytes,
                             .state_read = state_read,
                             .state_write = state_write,

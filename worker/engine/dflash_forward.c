@@ -211,8 +211,11 @@ static void embed(struct dflash *d) {
                                                   .factor = (float)d->cfg.embedding_scale});
 }
 
-void dflash_forward(struct dflash *d) {
+void dflash_place(struct dflash *d) {
     write_tables(d);
+}
+
+void dflash_blocks(struct dflash *d) {
     angles(d);
     embed(d);
     for (uint32_t i = 0; i < d->cfg.layers; i++) {
@@ -224,12 +227,29 @@ void dflash_forward(struct dflash *d) {
         multiply_one(d, d->hidden, d->rows.picks_count, &d->w.hidden_projection, d->g, false);
 }
 
+void dflash_forward(struct dflash *d) {
+    dflash_place(d);
+    dflash_blocks(d);
+}
+
+// The head of as many picked rows as it takes, from `first` on.
+static uint32_t run_head(struct dflash *d, uint32_t first) {
+    uint32_t n = min_u32(d->rows.picks_count - first, d->head.rows_max);
+    draft_head_run(&d->head, d->hidden + (uint64_t)first * d->cfg.hidden * sizeof(float), n);
+    return n;
+}
+
+void dflash_heads(struct dflash *d) {
+    for (uint32_t first = 0; first < d->rows.picks_count;) first += run_head(d, first);
+}
+
 void dflash_candidates(struct dflash *d) {
     const struct ops *o = d->m->ops;
     uint32_t all = d->rows.picks_count, top = d->head.top;
     for (uint32_t first = 0, n; first < all; first += n) {
-        n = min_u32(all - first, d->head.rows_max);
-        draft_head_run(&d->head, d->hidden + (uint64_t)first * d->cfg.hidden * sizeof(float), n);
+        if (first) ops_mark(o, ENGINE_PART_DRAFT);
+        n = run_head(d, first);
+        ops_mark(o, ENGINE_PART_HOST);
         bool last = d->cfg.v2 && first + n == all;
         struct ops_piece back[] = {
             {d->top_ids + first * top, d->head.ids, n * top * sizeof *d->top_ids},

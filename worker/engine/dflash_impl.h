@@ -57,8 +57,12 @@ uint64_t dflash_tables_bytes(const struct dflash *d);
 
 // The rows that were gathered become context.
 void dflash_project_context(struct dflash *d);
-// The blocks that were gathered: hidden rows behind the final norm, of the picked rows.
+// The blocks that were gathered: hidden rows behind the final norm, of the picked rows. Their tables go to the device first; the
+// operations alone, behind them, may be taken down.
 void dflash_forward(struct dflash *d);
+void dflash_place(struct dflash *d);
+void dflash_blocks(struct dflash *d);
+void dflash_heads(struct dflash *d); // candidates of the picked rows, which stay on the device
 // Candidates of the picked rows to the host.
 void dflash_candidates(struct dflash *d);
 // The ids of every block into its ask.

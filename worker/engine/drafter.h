@@ -71,6 +71,10 @@ struct drafter {
     void (*absorb)(void *self, const struct draft_rows *rows, uint32_t count);
     void (*propose)(void *self, struct draft_ask *asks,
                     uint32_t count); // one block each, all in one forward
+    // For measurements, while no stream lives: gathers a block of so many rows for each of the first slots, behind `pos` positions, and
+    // issues its operations alone. NULL: it has no blocks.
+    void (*gather)(void *self, uint32_t blocks, uint32_t rows, uint32_t pos);
+    void (*issue)(void *self);
     // State of a slot at so many rows, as bytes on the host, for kept prefixes.
     uint64_t (*state_bytes)(void *self, uint32_t rows);
     void (*state_read)(void *self, uint32_t slot, uint32_t rows, void *ret);

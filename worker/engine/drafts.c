@@ -263,8 +263,9 @@ static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct
 
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                       uint32_t room, uint32_t *asks) {
-    uint32_t want =
-        draft_width_pick(&slot->model_width, &d->costs, min_u32(room, d->model.ids_max));
+    uint32_t max = min_u32(room, d->model.ids_max);
+    uint32_t want = d->always ? min_u32(d->always, max)
+                              : draft_width_pick(&slot->model_width, &d->costs, max);
     if (!want) return;
     d->asks[(*asks)++] = (struct draft_ask){.slot = s->slot,
                                             .anchor = s->ids[s->rows],
@@ -274,7 +275,11 @@ static void ask_model(struct drafts *d, struct draft_slot *slot, const struct st
 }
 
 static void take_blocks(struct drafts *d, uint32_t asks) {
-    if (asks) d->model.propose(d->model.self, d->asks, asks);
+    const struct ops *o = d->target->ops;
+    if (!asks) return;
+    ops_mark(o, ENGINE_PART_DRAFT);
+    d->model.propose(d->model.self, d->asks, asks);
+    ops_mark(o, ENGINE_PART_HOST);
     for (uint32_t i = 0; i < asks; i++) {
         const struct draft_ask *a = &d->asks[i];
         struct draft_slot *slot = &d->slots[a->slot];
@@ -296,7 +301,7 @@ void drafts_propose(struct drafts *d, struct stream *streams) {
         uint32_t room = room_of(d, s);
         slot->ids[0] = s->ids[s->rows];
         if (!room) continue;
-        if (d->copies) propose_copy(d, slot, s, room);
+        if (d->copies && !d->always) propose_copy(d, slot, s, room);
         if (!slot->count && slot->model) ask_model(d, slot, s, room, &asks);
     }
     take_blocks(d, asks);

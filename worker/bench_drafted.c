@@ -1,0 +1,161 @@
+/* bench_drafted: see bench_drafted.h. */
+#include "worker/bench_drafted.h"
+#include "common/err.h"
+#include "common/mem.h"
+#include "common/mono.h"
+#include "common/num.h"
+#include "worker/engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STREAMS_MAX = 8,
+    PROMPT = 512,
+    PROMPT_CPU = 32,
+    WARM = 160, // ids of each reply before rounds count: what the drafter follows may have a period
+    ROUNDS = 24,
+    SEEN = 2048, // positions behind blocks whose operations are told apart
+};
+
+_Static_assert((int)ROUNDS <= (int)ENGINE_PARTS_ROUNDS_MAX, "all of them");
+
+struct cell {
+    uint32_t streams, ids; // ids: drafts of a stream in a round
+    uint64_t handles[STREAMS_MAX];
+    uint32_t made[STREAMS_MAX]; // ids of each reply
+    double ms[ENGINE_PARTS], clock_ms;
+    uint64_t rows, tokens;
+    uint32_t rounds;
+};
+
+static uint32_t prompt_count(const struct engine_info *info) {
+    uint32_t want = strcmp(info->device, "cpu") ? PROMPT : PROMPT_CPU;
+    return min_u32(want, info->context_max / 4);
+}
+
+// Ids that are in every vocabulary of this family.
+static int submit(struct engine *eng, struct cell *c, uint32_t i, struct err *e) {
+    uint32_t ids[PROMPT], count = prompt_count(engine_info(eng));
+    for (uint32_t k = 0; k < count; k++) ids[k] = 5 + (k * 31 + i * 17) % 200;
+    struct engine_request r = {.prompt = ids,
+                               .prompt_count = count,
+                               .sampling = {.top_p = 1, .repetition = 1},
+                               .max_tokens = engine_info(eng)->context_max - count,
+                               .ignore_eos = true,
+                               .draft = c->ids > 0,
+                               .top_logprobs = -1,
+                               .tag = i};
+    return engine_submit(eng, &r, &c->handles[i], e);
+}
+
+// One round. Replies that have ended make it worthless: they are too short here.
+static int step(struct engine *eng, struct cell *c, struct err *e) {
+    struct engine_round round;
+    int st = engine_step(eng, &round, e);
+    for (uint32_t i = 0; !st && i < round.count; i++) {
+        const struct engine_event *ev = &round.events[i];
+        c->made[ev->tag] += ev->ids_count;
+        c->tokens += ev->ids_count;
+        if (ev->finish != ENGINE_RUNNING)
+            st = err_set(e, ST_INVAL, "context: wanted room for replies of more than %u ids",
+                         c->made[ev->tag]);
+    }
+    c->rows += st ? 0 : round.rows;
+    return st;
+}
+
+static bool warm(const struct cell *c, uint32_t ids) {
+    for (uint32_t i = 0; i < c->streams; i++)
+        if (c->made[i] < ids) return false;
+    return true;
+}
+
+static int measure(struct engine *eng, struct cell *c, struct err *e) {
+    uint32_t left = engine_info(eng)->context_max - prompt_count(engine_info(eng));
+    uint32_t ahead = min_u32(WARM, left / 4);
+    int st = ST_OK;
+    for (uint32_t i = 0; i < c->streams && !st; i++) st = submit(eng, c, i, e);
+    while (!st && !warm(c, ahead)) st = step(eng, c, e);
+    c->rows = c->tokens = 0;
+    if (!st) st = engine_parts_begin(eng, e);
+    if (st) return st;
+    uint64_t before = mono_ns();
+    // A reply must not end: windows may be kept whole.
+    while (!st && c->rounds < ROUNDS && !warm(c, left - 2 * (c->ids + 1))) {
+        st = step(eng, c, e);
+        c->rounds++;
+    }
+    int ended = engine_parts_end(eng, c->ms, st ? NULL : e);
+    c->clock_ms = (double)(mono_ns() - before) / 1e6;
+    return st ? st : ended;
+}
+
+static void print_cell(const struct cell *c) {
+    double n = c->rounds, total = 0;
+    for (uint32_t i = 0; i < ENGINE_PARTS; i++) total += c->ms[i];
+    printf("  %7u   %6.1f", c->streams, (double)c->rows / n / c->streams);
+    static const enum engine_part order[] = {ENGINE_PART_DRAFT,  ENGINE_PART_VERIFY,
+                                             ENGINE_PART_DRAW,   ENGINE_PART_TAPS,
+                                             ENGINE_PART_COMMIT, ENGINE_PART_HOST};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        printf("   %7.3f", c->ms[order[i]] / n);
+    printf("   %7.3f   %6.1f%%   %8.3f   %9.2f   %8.1f\n", total / n,
+           100 * (total - c->ms[ENGINE_PART_VERIFY]) / total, c->clock_ms / n,
+           (double)c->tokens / n / c->streams, 1e3 * (double)c->tokens / c->clock_ms);
+}
+
+static int run_cell(struct engine *eng, uint32_t streams, uint32_t ids, struct err *e) {
+    struct cell c = {.streams = streams, .ids = ids};
+    engine_draft_always(eng, ids);
+    int st = measure(eng, &c, e);
+    for (uint32_t i = 0; i < streams; i++)
+        if (c.handles[i]) engine_cancel(eng, c.handles[i]);
+    engine_draft_always(eng, 0);
+    if (!st) print_cell(&c);
+    return st;
+}
+
+static int print_blocks(struct engine *eng, uint32_t streams, uint32_t rows, struct err *e) {
+    static struct engine_profile p;
+    uint32_t context = min_u32(SEEN, engine_info(eng)->context_max - rows);
+    struct engine_shape s = {streams * rows, streams, context};
+    double sum = 0;
+    p = (struct engine_profile){.apart = true};
+    int st = engine_profile_blocks(eng, &s, &p, e);
+    if (st) return st;
+    for (uint32_t i = 0; i < p.count; i++) sum += p.ops[i].ms;
+    printf("\n  %u blocks of %u rows at %u: %.3f ms; each operation by itself %.3f\n", streams,
+           rows, context, p.ms, sum);
+    printf("    %-40s   calls          us   share       GB/s\n", "operation");
+    for (uint32_t i = 0; i < p.count; i++) {
+        const struct ops_time *t = &p.ops[i];
+        printf("    %-40s   %5u   %9.2f   %4.1f%%", t->name, t->calls, t->ms * 1e3 / t->calls,
+               100 * t->ms / sum);
+        if (t->bytes) printf("   %8.0f", (double)t->bytes / t->ms / 1e6);
+        printf("\n");
+    }
+    return ST_OK;
+}
+
+int bench_drafted(struct engine *eng, bool apart, struct err *e) {
+    static const uint32_t streams[] = {1, 4, STREAMS_MAX}, rows[] = {1, 8, 16};
+    const struct engine_info *info = engine_info(eng);
+    uint32_t most = min_u32(info->draft_rows, info->drafter_ids_max + 1);
+    int st = ST_OK;
+    printf("  drafted rounds, %s: ms by the device's clock; host: nothing runs on it\n",
+           info->drafter);
+    printf("  streams     rows     draft    verify      draw      taps    commit      host     "
+           "total   "
+           "beside    clock ms   tok/round      tok/s\n");
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t i = 0; i < sizeof streams / sizeof *streams && !st; i++)
+            if (streams[i] <= info->streams_max && (rows[r] == 1 || rows[r - 1] < most))
+                st = run_cell(eng, streams[i], min_u32(rows[r], most) - 1, e);
+    for (size_t r = 1; apart && r < sizeof rows / sizeof *rows; r++)
+        for (size_t i = 0; i < sizeof streams / sizeof *streams && !st; i++)
+            if (streams[i] <= info->streams_max && rows[r] <= most)
+                st = print_blocks(eng, streams[i], rows[r], e);
+    return st;
+}
