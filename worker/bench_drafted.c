@@ -15,36 +15,42 @@ enum {
     PROMPT = 512,
     PROMPT_CPU = 32,
     WARM = 160, // ids of each reply before rounds count: what the drafter follows may have a period
+    WARM_PLAIN = 8,
     ROUNDS = 24,
+    ROUNDS_CPU = 6,
     SEEN = 2048, // positions behind blocks whose operations are told apart
 };
 
 _Static_assert((int)ROUNDS <= (int)ENGINE_PARTS_ROUNDS_MAX, "all of them");
 
 struct cell {
-    uint32_t streams, ids; // ids: drafts of a stream in a round
+    uint32_t streams, drafts; // drafts: of a stream in a round
     uint64_t handles[STREAMS_MAX];
-    uint32_t made[STREAMS_MAX]; // ids of each reply
+    uint32_t made[STREAMS_MAX]; // ids of each reply, and the first ones
+    uint32_t ids[STREAMS_MAX][WARM];
     double ms[ENGINE_PARTS], clock_ms;
     uint64_t rows, tokens;
     uint32_t rounds;
 };
 
-static uint32_t prompt_count(const struct engine_info *info) {
-    uint32_t want = strcmp(info->device, "cpu") ? PROMPT : PROMPT_CPU;
-    return min_u32(want, info->context_max / 4);
+static bool on_cpu(struct engine *eng) {
+    return !strcmp(engine_info(eng)->device, "cpu");
+}
+
+static uint32_t prompt_count(struct engine *eng) {
+    return min_u32(on_cpu(eng) ? PROMPT_CPU : PROMPT, engine_info(eng)->context_max / 4);
 }
 
 // Ids that are in every vocabulary of this family.
 static int submit(struct engine *eng, struct cell *c, uint32_t i, struct err *e) {
-    uint32_t ids[PROMPT], count = prompt_count(engine_info(eng));
+    uint32_t ids[PROMPT], count = prompt_count(eng);
     for (uint32_t k = 0; k < count; k++) ids[k] = 5 + (k * 31 + i * 17) % 200;
     struct engine_request r = {.prompt = ids,
                                .prompt_count = count,
                                .sampling = {.top_p = 1, .repetition = 1},
                                .max_tokens = engine_info(eng)->context_max - count,
                                .ignore_eos = true,
-                               .draft = c->ids > 0,
+                               .draft = c->drafts > 0,
                                .top_logprobs = -1,
                                .tag = i};
     return engine_submit(eng, &r, &c->handles[i], e);
@@ -56,6 +62,8 @@ static int step(struct engine *eng, struct cell *c, struct err *e) {
     int st = engine_step(eng, &round, e);
     for (uint32_t i = 0; !st && i < round.count; i++) {
         const struct engine_event *ev = &round.events[i];
+        for (uint32_t k = 0; k < ev->ids_count && c->made[ev->tag] + k < WARM; k++)
+            c->ids[ev->tag][c->made[ev->tag] + k] = ev->ids[k];
         c->made[ev->tag] += ev->ids_count;
         c->tokens += ev->ids_count;
         if (ev->finish != ENGINE_RUNNING)
@@ -73,8 +81,9 @@ static bool warm(const struct cell *c, uint32_t ids) {
 }
 
 static int measure(struct engine *eng, struct cell *c, struct err *e) {
-    uint32_t left = engine_info(eng)->context_max - prompt_count(engine_info(eng));
-    uint32_t ahead = min_u32(WARM, left / 4);
+    uint32_t left = engine_info(eng)->context_max - prompt_count(eng);
+    uint32_t ahead = min_u32(c->drafts ? WARM : WARM_PLAIN, left / 4);
+    uint32_t rounds = on_cpu(eng) ? ROUNDS_CPU : ROUNDS;
     int st = ST_OK;
     for (uint32_t i = 0; i < c->streams && !st; i++) st = submit(eng, c, i, e);
     while (!st && !warm(c, ahead)) st = step(eng, c, e);
@@ -83,7 +92,7 @@ static int measure(struct engine *eng, struct cell *c, struct err *e) {
     if (st) return st;
     uint64_t before = mono_ns();
     // A reply must not end: windows may be kept whole.
-    while (!st && c->rounds < ROUNDS && !warm(c, left - 2 * (c->ids + 1))) {
+    while (!st && c->rounds < rounds && !warm(c, left - 2 * (c->drafts + 1))) {
         st = step(eng, c, e);
         c->rounds++;
     }
@@ -106,14 +115,28 @@ static void print_cell(const struct cell *c) {
            (double)c->tokens / n / c->streams, 1e3 * (double)c->tokens / c->clock_ms);
 }
 
-static int run_cell(struct engine *eng, uint32_t streams, uint32_t ids, struct err *e) {
-    struct cell c = {.streams = streams, .ids = ids};
-    engine_draft_always(eng, ids);
-    int st = measure(eng, &c, e);
-    for (uint32_t i = 0; i < streams; i++)
-        if (c.handles[i]) engine_cancel(eng, c.handles[i]);
+// Drafts change no reply.
+static int check_ids(const struct cell *c, const struct cell *plain, struct err *e) {
+    for (uint32_t i = 0; i < c->streams; i++) {
+        uint32_t count = min_u32(min_u32(c->made[i], plain->made[i]), WARM);
+        for (uint32_t k = 0; k < count; k++)
+            if (c->ids[i][k] != plain->ids[i][k])
+                return err_set(e, ST_INTERNAL,
+                               "%u drafts, %u streams: stream %u, id %u: wanted %u, found %u",
+                               c->drafts, c->streams, i, k, plain->ids[i][k], c->ids[i][k]);
+    }
+    return ST_OK;
+}
+
+// plain: of the same streams without drafts; as many of them as streams of c.
+static int run_cell(struct engine *eng, struct cell *c, const struct cell *plain, struct err *e) {
+    engine_draft_always(eng, c->drafts);
+    int st = measure(eng, c, e);
+    for (uint32_t i = 0; i < c->streams; i++)
+        if (c->handles[i]) engine_cancel(eng, c->handles[i]);
     engine_draft_always(eng, 0);
-    if (!st) print_cell(&c);
+    if (!st) st = check_ids(c, plain, e);
+    if (!st) print_cell(c);
     return st;
 }
 
@@ -141,20 +164,26 @@ static int print_blocks(struct engine *eng, uint32_t streams, uint32_t rows, str
 
 int bench_drafted(struct engine *eng, bool apart, struct err *e) {
     static const uint32_t streams[] = {1, 4, STREAMS_MAX}, rows[] = {1, 8, 16};
+    enum { COUNTS = sizeof streams / sizeof *streams, WIDTHS = sizeof rows / sizeof *rows };
+    static struct cell plain[COUNTS], c;
     const struct engine_info *info = engine_info(eng);
     uint32_t most = min_u32(info->draft_rows, info->drafter_ids_max + 1);
     int st = ST_OK;
-    printf("  drafted rounds, %s: ms by the device's clock; host: nothing runs on it\n",
-           info->drafter);
-    printf("  streams     rows     draft    verify      draw      taps    commit      host     "
+    printf("  rounds with drafts of %s, and without: ms by the device's clock; host: nothing runs "
+           "on it\n"
+           "  streams     rows     draft    verify      draw      taps    commit      host     "
            "total   "
-           "beside    clock ms   tok/round      tok/s\n");
-    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-        for (size_t i = 0; i < sizeof streams / sizeof *streams && !st; i++)
-            if (streams[i] <= info->streams_max && (rows[r] == 1 || rows[r - 1] < most))
-                st = run_cell(eng, streams[i], min_u32(rows[r], most) - 1, e);
-    for (size_t r = 1; apart && r < sizeof rows / sizeof *rows; r++)
-        for (size_t i = 0; i < sizeof streams / sizeof *streams && !st; i++)
+           "beside    clock ms   tok/round      tok/s\n",
+           info->drafter);
+    for (uint32_t r = 0; r < WIDTHS; r++)
+        for (uint32_t i = 0; i < COUNTS && !st; i++) {
+            if (streams[i] > info->streams_max || (r && rows[r - 1] >= most)) continue;
+            struct cell *into = r ? &c : &plain[i];
+            *into = (struct cell){.streams = streams[i], .drafts = min_u32(rows[r], most) - 1};
+            st = run_cell(eng, into, &plain[i], e);
+        }
+    for (uint32_t r = 1; apart && r < WIDTHS; r++)
+        for (uint32_t i = 0; i < COUNTS && !st; i++)
             if (streams[i] <= info->streams_max && rows[r] <= most)
                 st = print_blocks(eng, streams[i], rows[r], e);
     return st;

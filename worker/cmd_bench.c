@@ -151,9 +151,16 @@ static int profile(const struct options *o, struct engine *eng, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     printf("engine bench: %s, commit %s, %s (%s)\n", o->model, version_commit(), info->device,
            info->variant);
-    int st = bench_profile(eng, e);
-    if (!st && info->drafter) st = bench_drafted(eng, true, e);
-    return st;
+    return bench_profile(eng, e);
+}
+
+static int drafted(const struct options *o, struct engine *eng, struct err *e) {
+    const struct engine_info *info = engine_info(eng);
+    if (!info->drafter)
+        return err_set(e, ST_INVAL, "drafted: wanted a drafter, found none: %s", info->draft_rule);
+    printf("engine bench: %s, drafter %s, commit %s, %s (%s)\n", o->model, o->drafter,
+           version_commit(), info->device, info->variant);
+    return bench_drafted(eng, o->profile, e);
 }
 
 // A stream that decodes, with room for windows behind it.
@@ -274,7 +281,8 @@ int cmd_bench(const struct options *o) {
     if (!st && o->write_costs[0]) st = check_writable(o->write_costs, &e);
     if (!st) st = engine_new(&eng, &c, &e);
     if (!st)
-        st = o->profile          ? profile(o, eng, &e)
+        st = o->drafted          ? drafted(o, eng, &e)
+             : o->profile        ? profile(o, eng, &e)
              : o->write_costs[0] ? write_costs(o, eng, &e)
                                  : run(o, eng, &e);
     engine_free(eng);

@@ -77,6 +77,9 @@ static const struct setting table[] = {
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
      "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
+    {"drafted", SETTING_BOOL, IN(drafted), "off", 0, 0, NULL, NULL,
+     "bench engine: rounds with the drafter's drafts alone, part by part; with --profile its "
+     "operations too"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},

@@ -21,7 +21,7 @@ struct options {
     double memory_fraction;
     // Subcommands.
     char *out, *write_costs;
-    bool plan, plan_unified, profile;
+    bool plan, plan_unified, profile, drafted;
     double room_gib;
     int64_t plan_sm;
     // Itself.
