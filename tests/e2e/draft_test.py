@@ -258,6 +258,29 @@ def inspect_tells_what_a_drafter_is():
 
 
 @test
+def the_parts_of_a_round_with_drafts_are_told_and_add_up():
+    status, out, err = run_program("bench", "engine", folder("demo"), f"--drafter={folder('demo-dflash2')}", "--backend=cpu", "--threads=1",
+                                   "--streams=4", "--drafted")
+    check_eq((status, err), (0, ""), "bench engine --drafted")
+    head, *lines = out[out.index("  streams "):].splitlines()
+    names = head.replace("clock ms", "clock").split()
+    check_eq(names, "streams rows draft verify draw taps commit host total beside clock tok/round tok/s".split(), "columns")
+    cells = [dict(zip(names, (float(x.rstrip("%")) for x in line.split()))) for line in lines]
+    check_eq([(c["streams"], c["rows"]) for c in cells], [(1, 1), (4, 1), (1, 8), (4, 8)], "cells")
+    for c in cells:
+        parts = [c[k] for k in ("draft", "verify", "draw", "taps", "commit", "host")]
+        check(abs(sum(parts) - c["total"]) < 0.006, lambda: f"parts are not all of it: {c}")
+        check(abs(c["total"] - c["clock"]) < 0.02 * c["clock"] + 0.01, lambda: f"the total is not the time that went by: {c}")
+        check(abs(100 * (1 - c["verify"] / c["total"]) - c["beside"]) < 0.5, lambda: f"beside the verify forward: {c}")
+        drafted = c["rows"] > 1
+        check((c["draft"] > 0) == drafted and c["verify"] > 0 and (not drafted or c["taps"] > 0 and c["commit"] > 0), lambda: f"parts: {c}")
+        check(1 <= c["tok/round"] <= c["rows"] and (drafted or c["tok/round"] == 1), lambda: f"tokens a round: {c}")
+    status, out, err = run_program("bench", "engine", MODEL, "--drafter=none", "--backend=cpu", "--drafted")
+    check(status != 0, "parts without a drafter")
+    check_in("drafted: wanted a drafter, found none", err, "parts without a drafter")
+
+
+@test
 def inspect_calls_nothing_a_model_that_is_none():
     check_eq(run_program("inspect", "--kind", MODEL), (0, "model\n", ""), "a model")
     for wrong in ("/nonexistent", os.path.dirname(MODEL)):
