@@ -12,6 +12,5 @@ enum {
     DRAFT_MMA_TILE = 64,
     DRAFT_MMA_WARPS = 4,
     DRAFT_MMA_PAD = 8, // values behind a key, so that eight of them lie in different banks
-    Q4_WARPS = 8,          // of a block: they share the groups of K
-    Q4_TILE = 16,          // outputs of a block
+    Q4_WARPS = 8,      // of a block: they share the groups of K
 };

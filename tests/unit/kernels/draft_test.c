@@ -437,6 +437,57 @@ TEST(every_operation_follows_its_formula_with_the_same_bits_everywhere) {
 }
 
 /* The best ids: equals by id, NaN last, parts with columns that are nobody's. */
+// A matrix with its 4 bits, made of value().
+static struct q4 pack_q4(struct bed *b, uint32_t rows, uint32_t cols) {
+    struct q4 q = {.codes = room(b, q4_codes_bytes(rows, cols)),
+                   .factors = room(b, q4_factors_bytes(rows, cols)),
+                   .rows = rows,
+                   .cols = cols};
+    struct weight plain = {.data = fine(b, 29, (uint64_t)rows * cols), .rows = rows, .cols = cols};
+    b->ops.q4_pack(b->ops.ctx, &(struct q4_pack_args){plain, q});
+    return q;
+}
+
+static void multiply_q4(struct bed *b, const struct q4 *q, devptr x, uint32_t rows, float *ret) {
+    devptr mark = b->at, y = room(b, (uint64_t)rows * q->rows * sizeof(float));
+    b->ops.q4_linear(b->ops.ctx,
+                     &(struct q4_linear_args){
+                         .x = x, .rows = rows, .parts_count = 1, .parts = {{*q, y, false}}});
+    b->ops.read(b->ops.ctx, ret, y, (uint64_t)rows * q->rows * sizeof(float));
+    b->at = mark;
+}
+
+// How many rows go together, and how many outputs, is for speed: kernels differ by both.
+TEST(products_of_4_bits_have_the_same_bits_whatever_goes_with_them) {
+    enum { WIDE_ROWS = 16448, SOME_ROWS = 4160, FEW_ROWS = 64, COLS = 64, LONG = 1216, T = 40 };
+    static const uint32_t counts[] = {1, 8, 12, 16, 40},
+                          widths[] = {FEW_ROWS, SOME_ROWS, WIDE_ROWS};
+    static float one[FEW_ROWS], all[T * WIDE_ROWS];
+    struct bed b;
+    bed_open(&b, NULL, 2);
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t cols = k ? LONG : COLS;
+        b.at = b.memory;
+        struct q4 whole = pack_q4(&b, k ? FEW_ROWS : WIDE_ROWS, cols);
+        devptr x = fine(&b, 30, (uint64_t)T * cols);
+        for (size_t w = 0; w < (k ? 1 : 3); w++)
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                struct q4 some = whole, few = whole;
+                some.rows = widths[w];
+                few.rows = FEW_ROWS;
+                multiply_q4(&b, &some, x, counts[c], all);
+                for (uint32_t t = 0; t < counts[c]; t++) {
+                    uint32_t n = (widths[w] - FEW_ROWS) / FEW_ROWS * t / T * FEW_ROWS;
+                    few.codes = whole.codes + q4_codes_bytes(n, cols);
+                    few.factors = whole.factors + q4_factors_bytes(n, cols);
+                    multiply_q4(&b, &few, x + t * cols * sizeof(float), 1, one);
+                    CHECK_EQ(memcmp(one, all + t * widths[w] + n, sizeof one), 0);
+                }
+            }
+    }
+    bed_close(&b);
+}
+
 TEST(the_best_ids_come_by_value_and_then_by_id) {
     struct bed b;
     const float nan = NAN;
