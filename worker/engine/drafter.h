@@ -66,6 +66,9 @@ struct drafter {
     // Issues what absorb and propose do, with the counts of rows at which launches change, and reads nothing: for ops.measure,
     // behind a carve and before load. NULL: they need nothing beyond the memory that was carved.
     void (*plan)(void *self);
+    // Graphs of what it issues most, as graphs.h makes those of rounds: early, behind a carve at no addresses, for their memory; then
+    // once, behind load, at those that stay. NULL: it has none.
+    int (*record)(void *self, bool early, struct err *e);
     int (*load)(void *self,
                 struct err *e); // into what was carved; names file, tensor, wanted, found
     void (*absorb)(void *self, const struct draft_rows *rows, uint32_t count);

@@ -75,8 +75,14 @@ static void plan_more(void *arg) {
     if (d->model.plan) d->model.plan(d->model.self);
 }
 
+static int record_more(void *arg, bool early, struct err *e) {
+    struct drafts *d = arg;
+    return d->model.record(d->model.self, early, e);
+}
+
 static void take_model(struct drafts *d) {
     d->has_model = true;
+    d->target->record_more = d->model.record ? record_more : NULL;
     d->target->taps = d->model.taps;
     d->target->carve_more = carve_more;
     d->target->plan_more = plan_more;
@@ -172,6 +178,7 @@ static void drop_model(struct drafts *d) {
     d->target->taps = (struct model_taps){0};
     d->target->carve_more = NULL;
     d->target->plan_more = NULL;
+    d->target->record_more = NULL;
 }
 
 bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
@@ -264,8 +271,8 @@ static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                       uint32_t room, uint32_t *asks) {
     uint32_t max = min_u32(room, d->model.ids_max);
-    uint32_t want = d->always ? min_u32(d->always, max)
-                              : draft_width_pick(&slot->model_width, &d->costs, max);
+    uint32_t want =
+        d->always ? min_u32(d->always, max) : draft_width_pick(&slot->model_width, &d->costs, max);
     if (!want) return;
     d->asks[(*asks)++] = (struct draft_ask){.slot = s->slot,
                                             .anchor = s->ids[s->rows],

@@ -62,6 +62,7 @@ static int record_all(struct graphs *g, struct model *m, const struct round *tab
     for (uint32_t n = 2; n <= window_max(m) && !st; n++)
         st = record(g, m, &r, (struct shape){n, true}, early, e);
     round_fini(&r);
+    if (!st && m->record_more) st = m->record_more(m->carve_more_arg, early, e);
     return st;
 }
 
