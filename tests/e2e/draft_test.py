@@ -3,11 +3,13 @@ killed, each request has the same ids and the same bits of its logits. The compa
 back, and must find a planted fault.
 """
 
+import array
 import collections
 import concurrent.futures
 import json
 import os
 import signal
+import subprocess
 import tempfile
 
 from harness import KIND, MODEL, SMALL, SOURCE, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
@@ -278,6 +280,30 @@ def the_parts_of_a_round_with_drafts_are_told_and_add_up():
     status, out, err = run_program("bench", "engine", MODEL, "--drafter=none", "--backend=cpu", "--drafted")
     check(status != 0, "parts without a drafter")
     check_in("drafted: wanted a drafter, found none", err, "parts without a drafter")
+
+
+@test
+def a_planted_model_says_what_was_planted_and_its_drafter_guesses_it():
+    with tempfile.TemporaryDirectory(prefix="ry-planted-") as d:
+        model, drafter, out = os.path.join(d, "model"), os.path.join(d, "drafter"), os.path.join(d, "logits.npy")
+        for tool in ((f"make_shape.py {model} --hidden 512 --layers 4 --intermediate 512 --vocab 2048 --heads 2 --kv-heads 1 --nk 2 --nv 4"),
+                     (f"make_planted.py {model} {drafter} --ids 512 --period 32 --agree 0.8 --heads 8 --kv-heads 2 --head-dim 64 "
+                      "--intermediate 512 --layers 3 --window 256 --rank 32")):
+            name, *args = tool.split()
+            subprocess.run(["/usr/bin/python3", os.path.join(SOURCE, "tests/tools", name), *args], check=True, capture_output=True)
+        with open(os.path.join(model, "planted.json")) as f:
+            follows = json.load(f)
+        ids = [i * 37 % 512 for i in range(40)]
+        check_eq(run_program("logits", model, "--backend=cpu", f"--out={out}", stdin=json.dumps(ids))[0], 0, "logits")
+        with open(out, "rb") as f:
+            values = array.array("f", f.read()[-len(ids) * 2048 * 4:])
+        said = [max(range(2048), key=values[t * 2048:(t + 1) * 2048].__getitem__) for t in range(len(ids))]
+        check_eq(said, [follows[i] for i in ids], "the id behind each")
+        status, text, err = run_program("bench", "engine", model, f"--drafter={drafter}", "--backend=cpu", "--streams=4", "--drafted")
+        check_eq((status, err), (0, ""), "bench engine --drafted")
+        kept = [float(line.split()[-2]) for line in text.splitlines()[-2:]]
+        note(f"tokens a round of 8 rows: {kept}, wanted about 4.2")
+        check(all(3 < x < 6 for x in kept), lambda: f"tokens a round {kept}")
 
 
 @test
