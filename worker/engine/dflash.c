@@ -76,6 +76,7 @@ void dflash_carve(struct dflash *d, struct carve *c) {
     d->rows_max = (uint32_t)min_u64(rows, DFLASH_FORWARD_ROWS_MAX);
     carve_begin(c, "drafter weights");
     dflash_weights_carve(&d->w, c);
+    draft_head_carve_copies(&d->head, c);
     carve_begin(c, "drafter context");
     dflash_context_carve(&d->context, c, d->lim->slots);
     carve_begin(c, "drafter scratch");
@@ -151,6 +152,7 @@ static int load(void *self, struct err *e) {
     uint32_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS), picked = d->rows_max;
     dflash_weights_load(&d->w, d->m->logits,
                         (uint64_t)d->m->lim.head_rows_max * d->m->w.head.rows * F32);
+    draft_head_load(&d->head);
     dflash_context_load(&d->context);
     d->rows = (struct dflash_rows){.ids = mem_calloc(rows, sizeof *d->rows.ids),
                                    .pos = mem_calloc(rows, sizeof *d->rows.pos),
