@@ -8,6 +8,7 @@
  * Cost    the keys and values of each block, once a key head. */
 #include "kernels/draft/draft_attn_params.h"
 #include "kernels/draft/draft_where.cuh"
+#include "kernels/linear/copies.cuh"
 
 enum {
     TILE = DRAFT_MMA_TILE,
@@ -17,9 +18,12 @@ enum {
     PIECE = 8,            // values of a copy
     PARTS = TILE / PIECE, // tiles of 8 keys
     PAD = DRAFT_MMA_PAD,
+    STAGES = DRAFT_MMA_STAGES,
 };
 
 static __device__ const float none = -INFINITY;
+#define LOG2_E 1.44269504f
+#define LN_2 0.693147181f
 
 struct piece { // of the work
     struct draft_block b;
@@ -40,44 +44,38 @@ DEVICE_FN bool sees(const struct draft_attn_args &a, const struct draft_block &b
     return !a.window || (key > row ? key - row : row - key) < a.window;
 }
 
-// Eight values of a row, as bf16; zeros where there is no such key.
-template <int DIM>
-DEVICE_FN uint4 load_piece(const struct draft_attn_args &a, const struct piece &w,
-                           const struct keys &t, devptr own, devptr context, uint32_t j,
-                           uint32_t d) {
-    if (j >= t.count) return make_uint4(0, 0, 0, 0);
-    uint64_t row = t.own ? w.b.row + t.first + j : draft_where(a.context, w.b.slot, t.first + j);
-    uint64_t at = (row * a.context.heads + w.kv_head) * DIM + d;
-    if (!t.own) return *reinterpret_cast<const uint4 *>(device_ptr<const uint16_t>(context) + at);
-    const float4 *x = reinterpret_cast<const float4 *>(device_ptr<const float>(own) + at);
+// Eight values of a row of the block.
+DEVICE_FN uint4 round_piece(devptr base, uint64_t at) {
+    const float4 *x = reinterpret_cast<const float4 *>(device_ptr<const float>(base) + at);
     float4 low = x[0], high = x[1];
     return make_uint4(device_pack<DTYPE_BF16>(low.x, low.y), device_pack<DTYPE_BF16>(low.z, low.w),
                       device_pack<DTYPE_BF16>(high.x, high.y),
                       device_pack<DTYPE_BF16>(high.z, high.w));
 }
 
-// All pieces are on their way before the first is put down.
+// Keys and values of a tile on their way to `to`; zeros where there is no such key.
 template <int DIM>
-DEVICE_FN void load_tile(const struct draft_attn_args &a, const struct piece &w,
-                         const struct keys &t, uint16_t *k, uint16_t *v) {
+DEVICE_FN void begin_tile(const struct draft_attn_args &a, const struct piece &w,
+                          const struct keys &t, uint16_t *to) {
     constexpr int each = TILE * DIM / PIECE / (WARPS * WARP);
-    uint4 kept[2][each];
 #pragma unroll
     for (int i = 0; i < each; i++) {
-        uint32_t at = threadIdx.x + i * WARPS * WARP, j = at / (DIM / PIECE);
-        uint32_t d = at % (DIM / PIECE) * PIECE;
-        kept[0][i] = load_piece<DIM>(a, w, t, a.k, a.context.k, j, d);
-        kept[1][i] = load_piece<DIM>(a, w, t, a.v, a.context.v, j, d);
+        uint32_t unit = threadIdx.x + i * WARPS * WARP, j = unit / (DIM / PIECE);
+        uint32_t d = unit % (DIM / PIECE) * PIECE;
+        uint16_t *k = to + j * (DIM + PAD) + d, *v = k + TILE * (DIM + PAD);
+        if (j >= t.count || t.own) {
+            uint64_t at =
+                ((uint64_t)(w.b.row + t.first + j) * a.context.heads + w.kv_head) * DIM + d;
+            bool have = j < t.count;
+            *reinterpret_cast<uint4 *>(k) = have ? round_piece(a.k, at) : make_uint4(0, 0, 0, 0);
+            *reinterpret_cast<uint4 *>(v) = have ? round_piece(a.v, at) : make_uint4(0, 0, 0, 0);
+            continue;
+        }
+        uint64_t row = draft_where(a.context, w.b.slot, t.first + j);
+        uint64_t at = (row * a.context.heads + w.kv_head) * DIM + d;
+        copies_16(copies_shared(k), device_ptr<const uint16_t>(a.context.k) + at);
+        copies_16(copies_shared(v), device_ptr<const uint16_t>(a.context.v) + at);
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < each; i++) {
-        uint32_t at = threadIdx.x + i * WARPS * WARP, j = at / (DIM / PIECE);
-        uint32_t to = j * (DIM + PAD) + at % (DIM / PIECE) * PIECE;
-        *reinterpret_cast<uint4 *>(k + to) = kept[0][i];
-        *reinterpret_cast<uint4 *>(v + to) = kept[1][i];
-    }
-    __syncthreads();
 }
 
 // Two 8x8 pieces of values as they lie, each turned round.
@@ -149,11 +147,19 @@ DEVICE_FN void score(const struct lanes<DIM> &r, const uint16_t *k, float p[PART
     }
 }
 
-// Scores to p of what is seen; what was there before is scaled to the new maximum.
+// 2^x.
+DEVICE_FN float power(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+// Scores to p of what is seen; what was there before is scaled to the new maximum. whole: every row sees every key.
 template <int DIM>
 DEVICE_FN void weigh(const struct draft_attn_args &a, const struct piece &w, const struct keys &t,
-                     uint32_t first, struct lanes<DIM> &r, float p[PARTS][4]) {
+                     uint32_t first, bool whole, struct lanes<DIM> &r, float p[PARTS][4]) {
     uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
+    float scale = a.scale * LOG2_E;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t row = (first + g + i * 8) % w.b.count;
@@ -163,18 +169,18 @@ DEVICE_FN void weigh(const struct draft_attn_args &a, const struct piece &w, con
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float &x = p[n][2 * i + k];
-                x = sees(a, w.b, row, t, n * 8 + 2 * c + k) ? x * a.scale : none;
+                x = whole || sees(a, w.b, row, t, n * 8 + 2 * c + k) ? x * scale : none;
                 max = x > max ? x : max;
             }
         max = quad_max(max);
         max = max > r.max[i] ? max : r.max[i];
-        float old = max == none ? 1.0f : arith_exp(r.max[i] - max);
+        float less = max == none ? 0 : max, old = power(r.max[i] - less);
 #pragma unroll
         for (int n = 0; n < PARTS; n++)
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float &x = p[n][2 * i + k];
-                x = x == none ? 0.0f : arith_exp(x - max);
+                x = power(x - less);
                 sum = sum + x;
             }
         r.sum[i] = r.sum[i] * old + quad_sum(sum);
@@ -215,7 +221,7 @@ DEVICE_FN void store(const struct draft_attn_params &p, const struct piece &w, u
         uint64_t head =
             (uint64_t)(w.b.row + m % count) * p.a.heads + w.kv_head * w.group + m / count;
         float *to = device_ptr<float>(p.partial) + (head * p.chunks + blockIdx.x) * (DIM + 2);
-        if (c == 0) *reinterpret_cast<float2 *>(to) = make_float2(r.max[i], r.sum[i]);
+        if (c == 0) *reinterpret_cast<float2 *>(to) = make_float2(r.max[i] * LN_2, r.sum[i]);
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)
             *reinterpret_cast<float2 *>(to + 2 + n * 8 + 2 * c) =
@@ -234,10 +240,25 @@ DEVICE_FN struct keys chunk_keys(const struct draft_attn_params &p, const struct
     return {from, to > from ? to - from : 0, false};
 }
 
+// The tile of the chunk that begins at its key `at`; empty behind the last.
+DEVICE_FN struct keys tile_at(const struct keys &all, uint32_t at) {
+    uint32_t left = at < all.count ? all.count - at : 0;
+    return {all.first + at, left < TILE ? left : TILE, all.own};
+}
+
+template <int DIM>
+DEVICE_FN void begin_at(const struct draft_attn_args &a, const struct piece &w,
+                        const struct keys &all, uint32_t at, uint16_t *memory) {
+    struct keys t = tile_at(all, at);
+    uint32_t stage = at / TILE % STAGES;
+    if (t.count) begin_tile<DIM>(a, w, t, memory + stage * 2 * TILE * (DIM + PAD));
+    copies_end_group();
+}
+
 // Grid: chunks, key heads, blocks.
 template <int DIM> DEVICE_FN void run(const struct draft_attn_params &p) {
     extern __shared__ uint4 memory[];
-    uint16_t *k = reinterpret_cast<uint16_t *>(memory), *v = k + TILE * (DIM + PAD);
+    uint16_t *stages = reinterpret_cast<uint16_t *>(memory);
     const struct draft_attn_args &a = p.a;
     device_wait_prior();
     device_let_next();
@@ -247,20 +268,26 @@ template <int DIM> DEVICE_FN void run(const struct draft_attn_params &p) {
     uint32_t rows_count = w.b.count * w.group;
     for (uint32_t base = 0; base < rows_count; base += WARPS * ROWS) {
         uint32_t first = base + threadIdx.x / WARP * ROWS;
-        bool mine = first < rows_count;
         struct lanes<DIM> r;
+        for (uint32_t i = 0; i < STAGES; i++) begin_at<DIM>(a, w, all, i * TILE, stages);
         load_rows(a, w, first, r);
         for (uint32_t at = 0; at < all.count; at += TILE) {
-            struct keys t = {all.first + at, all.count - at < TILE ? all.count - at : TILE,
-                             all.own};
-            float weights[PARTS][4];
-            load_tile<DIM>(a, w, t, k, v);
-            if (!mine) continue;
-            score(r, k, weights);
-            weigh(a, w, t, first, r, weights);
-            add_values(r, v, weights);
+            struct keys t = tile_at(all, at);
+            const uint16_t *k = stages + at / TILE % STAGES * 2 * TILE * (DIM + PAD);
+            bool whole = !t.own && t.count == TILE &&
+                         (!a.window || w.b.pos + w.b.count - 1 - t.first < a.window);
+            copies_wait<STAGES - 1>();
+            __syncthreads();
+            if (first < rows_count) {
+                float weights[PARTS][4];
+                score(r, k, weights);
+                weigh(a, w, t, first, whole, r, weights);
+                add_values(r, k + TILE * (DIM + PAD), weights);
+            }
+            __syncthreads();
+            begin_at<DIM>(a, w, all, at + STAGES * TILE, stages);
         }
-        if (mine) store(p, w, first, r);
+        if (first < rows_count) store(p, w, first, r);
     }
 }
 

@@ -38,7 +38,8 @@ static void plan_mma(struct draft_attn_params *p, struct launch_list *ret) {
     struct launch *l = add_chunks(p, c->dim == 64 ? "draft_attn_mma_64" : "draft_attn_mma_128",
                                   DRAFT_MMA_CHUNK, c->heads, ret);
     l->block[0] = DRAFT_MMA_WARPS * 32;
-    l->shared_bytes = 2 * DRAFT_MMA_TILE * (c->dim + DRAFT_MMA_PAD) * (uint32_t)sizeof(uint16_t);
+    l->shared_bytes = DRAFT_MMA_STAGES * 2 * DRAFT_MMA_TILE * (c->dim + DRAFT_MMA_PAD) *
+                      (uint32_t)sizeof(uint16_t);
 }
 
 void draft_attn_plan(const struct draft_attn_args *a, const struct cuda_arch *arch,
