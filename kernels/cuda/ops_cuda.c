@@ -17,6 +17,8 @@
 static void name_op(struct cuda *c, const char *op, const void *args) {
     if (!strcmp(op, "linear"))
         cuda_profile_linear(c, args);
+    else if (!strcmp(op, "q4_linear"))
+        cuda_profile_q4(c, args);
     else
         cuda_profile_name(c, op, 0);
 }

@@ -173,8 +173,8 @@ DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, fl
     }
 }
 
-// Grid: outputs of all parts in 16 M, rows in 8 T.
-template <int T, int M> DEVICE_FN void run(const struct q4_params &p) {
+// Grid: outputs of all parts in 16 M, rows in 8 T. DEPTH: groups of a warp on their way.
+template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p) {
     constexpr uint32_t width = OUTPUTS * M, height = ROWS * T;
     __shared__ float totals[Q4_WARPS][height][width];
     uint32_t tile = blockIdx.x, i = 0, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
@@ -184,7 +184,7 @@ template <int T, int M> DEVICE_FN void run(const struct q4_params &p) {
     const struct q4_linear_part &part = p.a.parts[i];
     uint32_t groups = part.w.cols / Q4_GROUP;
     struct outputs o[M][2];
-    struct group<M> w, next;
+    struct group<M> w[DEPTH];
     struct values<T> v;
     float sum[M][T][4];
 #pragma unroll
@@ -196,15 +196,20 @@ template <int T, int M> DEVICE_FN void run(const struct q4_params &p) {
 #pragma unroll
             for (int j = 0; j < 4; j++) sum[m][t][j] = 0;
     }
-    if (warp < groups) load_group<M>(o, warp, next); // weights
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) // weights
+        if (warp + k * Q4_WARPS < groups) load_group<M>(o, warp + k * Q4_WARPS, w[k]);
     device_wait_prior();
     device_let_next();
-    for (uint32_t at = warp; at < groups; at += Q4_WARPS) {
-        w = next;
-        load_values<T>(p, first, groups, at, v);
-        if (at + Q4_WARPS < groups) load_group<M>(o, at + Q4_WARPS, next);
-        add_group<T, M>(w, v, sum);
-    }
+    for (uint32_t base = warp; base < groups; base += DEPTH * Q4_WARPS)
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            uint32_t at = base + k * Q4_WARPS, next = at + DEPTH * Q4_WARPS;
+            if (at >= groups) break;
+            load_values<T>(p, first, groups, at, v);
+            add_group<T, M>(w[k], v, sum);
+            if (next < groups) load_group<M>(o, next, w[k]);
+        }
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -226,16 +231,14 @@ template <int T, int M> DEVICE_FN void run(const struct q4_params &p) {
     }
 }
 
-#define Q4_KERNEL(rows_, m_)                                                                       \
+#define Q4_KERNEL(rows_, m_, depth_)                                                               \
     extern "C" __global__ void __launch_bounds__(Q4_WARPS *WARP)                                   \
         q4_##rows_##_##m_(const struct q4_params p) {                                              \
-        run<rows_ / ROWS, m_>(p);                                                                  \
+        run<rows_ / ROWS, m_, depth_>(p);                                                          \
     }
-Q4_KERNEL(8, 1)
-Q4_KERNEL(8, 2)
-Q4_KERNEL(8, 4)
-Q4_KERNEL(16, 1)
-Q4_KERNEL(16, 2)
-Q4_KERNEL(16, 4)
-Q4_KERNEL(32, 1)
-Q4_KERNEL(32, 2)
+Q4_KERNEL(8, 1, 4)
+Q4_KERNEL(8, 2, 3)
+Q4_KERNEL(16, 1, 3)
+Q4_KERNEL(16, 2, 2)
+Q4_KERNEL(32, 1, 2)
+Q4_KERNEL(32, 2, 1)

@@ -24,17 +24,15 @@ void q4_pack_plan(const struct q4_pack_args *a, const struct cuda_arch *arch,
     l->early = true;
 }
 
-// Sixteens of outputs of a block: the rows pass once for each block, and all multiprocessors want some.
+// Sixteens of outputs of a block: the rows pass once for each block, but all multiprocessors want several.
 static uint32_t sixteens(uint32_t outputs, uint32_t rows) {
-    uint32_t most = rows > 16 ? 2 : 4;
-    return min_u32(outputs >= MANY_OUTPUTS ? 4 : outputs >= SOME_OUTPUTS ? 2 : 1, most);
+    return outputs >= (rows > 16 ? SOME_OUTPUTS : MANY_OUTPUTS) ? 2 : 1;
 }
 
 void q4_linear_plan(const struct q4_linear_args *a, const struct cuda_arch *arch,
                     const struct cuda_work *w, struct launch_list *ret) {
-    static const char *const names[3][5] = {{NULL, "q4_8_1", "q4_8_2", NULL, "q4_8_4"},
-                                            {NULL, "q4_16_1", "q4_16_2", NULL, "q4_16_4"},
-                                            {NULL, "q4_32_1", "q4_32_2", NULL, NULL}};
+    static const char *const names[3][3] = {
+        {NULL, "q4_8_1", "q4_8_2"}, {NULL, "q4_16_1", "q4_16_2"}, {NULL, "q4_32_1", "q4_32_2"}};
     uint32_t outputs = 0, tiles = 0, size = a->rows <= 8 ? 0 : a->rows <= 16 ? 1 : 2;
     uint32_t rows = 8u << size, turns = ceil_div_u32(a->rows, rows), all = turns * rows / 8;
     for (uint32_t i = 0; i < a->parts_count; i++) outputs += a->parts[i].w.rows;

@@ -303,7 +303,7 @@ def a_planted_model_says_what_was_planted_and_its_drafter_guesses_it():
         check_eq((status, err), (0, ""), "bench engine --drafted")
         kept = [float(line.split()[-2]) for line in text.splitlines()[-2:]]
         note(f"tokens a round of 8 rows: {kept}, wanted about 4.2")
-        check(all(3 < x < 6 for x in kept), lambda: f"tokens a round {kept}")
+        check(all(2 < x < 6 for x in kept), lambda: f"tokens a round {kept}")
 
 
 @test

@@ -28,9 +28,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import exl3  # noqa: E402
 
 TAPS, TAPS_OF = (5, 19, 33, 47, 61), 64
-STRENGTH = 2.0  # of a planted row, beside what the layers add, each up to about 0.5
+STRENGTH = 4.0  # of a planted row, beside what the layers add, each up to about 0.6
 COMMON = 0.5    # of what all planted rows share: the drafter's keys are made of it
 SHARP = 45.0    # of the copying heads' scores: the neighbours of the position they look at weigh e^-9
+LAYER = 0.72    # mean square of what a random layer of the target adds
 NOISE = 0.1     # what a random sublayer of the drafter adds, beside 1 of the planted way
 SIGNS = 64      # inputs that say what all positions have in common
 TYPES = {"BF16": np.uint16, "F16": np.float16, "I16": np.int16, "F32": np.float32, "I32": np.int32}
@@ -161,7 +162,9 @@ class Planted:
 
 def selector_scale(a, share):
     """Of the codebooks' values, for the best of 16 candidates to stay the planted one with the chance a.agree."""
-    gap = share * math.sqrt(a.hidden) - math.sqrt(2 * math.log(min(a.vocab, 98304)))
+    # Others of the 16 are about as good as the eighth best of so many normal values.
+    kept = 1 / math.sqrt(1 + LAYER * (a.taps[0] + 1) / STRENGTH ** 2)
+    gap = kept * share * math.sqrt(a.hidden) - math.sqrt(2 * math.log(min(a.vocab, 98304) / 8))
     if a.agree >= 1 or gap <= 0:
         return 0.0
     z = statistics.NormalDist().inv_cdf(a.agree)  # the best of 15 normal values: 1.74, give or take 0.55
