@@ -1,9 +1,9 @@
-/* bench_drafted: see bench_drafted.h. */
-#include "worker/bench_drafted.h"
+/* bench_drafts: where the time of a round with drafts goes. See bench_parts.h. */
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/mono.h"
 #include "common/num.h"
+#include "worker/bench_parts.h"
 #include "worker/engine/engine.h"
 
 #include <stdio.h>
@@ -18,7 +18,8 @@ enum {
     WARM_PLAIN = 8,
     ROUNDS = 24,
     ROUNDS_CPU = 6,
-    SEEN = 2048, // positions behind blocks whose operations are told apart
+    REPLY = 1024, // that is enough for the rounds behind
+    SEEN = 2048,  // positions behind blocks whose operations are told apart
 };
 
 _Static_assert((int)ROUNDS <= (int)ENGINE_PARTS_ROUNDS_MAX, "all of them");
@@ -41,6 +42,10 @@ static uint32_t prompt_count(struct engine *eng) {
     return min_u32(on_cpu(eng) ? PROMPT_CPU : PROMPT, engine_info(eng)->context_max / 4);
 }
 
+static uint32_t reply_count(struct engine *eng) {
+    return min_u32(REPLY, engine_info(eng)->context_max - prompt_count(eng));
+}
+
 // Ids that are in every vocabulary of this family.
 static int submit(struct engine *eng, struct cell *c, uint32_t i, struct err *e) {
     uint32_t ids[PROMPT], count = prompt_count(eng);
@@ -48,7 +53,7 @@ static int submit(struct engine *eng, struct cell *c, uint32_t i, struct err *e)
     struct engine_request r = {.prompt = ids,
                                .prompt_count = count,
                                .sampling = {.top_p = 1, .repetition = 1},
-                               .max_tokens = engine_info(eng)->context_max - count,
+                               .max_tokens = reply_count(eng),
                                .ignore_eos = true,
                                .draft = c->drafts > 0,
                                .top_logprobs = -1,
@@ -81,7 +86,7 @@ static bool warm(const struct cell *c, uint32_t ids) {
 }
 
 static int measure(struct engine *eng, struct cell *c, struct err *e) {
-    uint32_t left = engine_info(eng)->context_max - prompt_count(eng);
+    uint32_t left = reply_count(eng);
     uint32_t ahead = min_u32(c->drafts ? WARM : WARM_PLAIN, left / 4);
     uint32_t rounds = on_cpu(eng) ? ROUNDS_CPU : ROUNDS;
     int st = ST_OK;
@@ -101,18 +106,34 @@ static int measure(struct engine *eng, struct cell *c, struct err *e) {
     return st ? st : ended;
 }
 
-static void print_cell(const struct cell *c) {
-    double n = c->rounds, total = 0;
-    for (uint32_t i = 0; i < ENGINE_PARTS; i++) total += c->ms[i];
+static const struct {
+    enum engine_part part;
+    const char *name;
+} order[] = {
+    {ENGINE_PART_DRAFT, "draft"}, {ENGINE_PART_VERIFY, "verify"}, {ENGINE_PART_DRAW, "draw"},
+    {ENGINE_PART_TAPS, "taps"},   {ENGINE_PART_COMMIT, "commit"}, {ENGINE_PART_HOST, "host"},
+};
+_Static_assert(sizeof order / sizeof *order == ENGINE_PARTS, "all of them");
+
+static void print_cell(const struct bench *b, const struct cell *c) {
+    double n = c->rounds, total = 0, tokens = (double)c->tokens / n / c->streams;
+    char text[256];
+    int len = 0;
     printf("  %7u   %6.1f", c->streams, (double)c->rows / n / c->streams);
-    static const enum engine_part order[] = {ENGINE_PART_DRAFT,  ENGINE_PART_VERIFY,
-                                             ENGINE_PART_DRAW,   ENGINE_PART_TAPS,
-                                             ENGINE_PART_COMMIT, ENGINE_PART_HOST};
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
-        printf("   %7.3f", c->ms[order[i]] / n);
-    printf("   %7.3f   %6.1f%%   %8.3f   %9.2f   %8.1f\n", total / n,
-           100 * (total - c->ms[ENGINE_PART_VERIFY]) / total, c->clock_ms / n,
-           (double)c->tokens / n / c->streams, 1e3 * (double)c->tokens / c->clock_ms);
+    for (uint32_t i = 0; i < ENGINE_PARTS; i++) {
+        double ms = c->ms[order[i].part] / n;
+        total += ms;
+        printf("   %7.3f", ms);
+        len +=
+            snprintf(text + len, sizeof text - (size_t)len, ", \"%s_ms\": %.4f", order[i].name, ms);
+    }
+    printf("   %7.3f   %6.1f%%   %8.3f   %9.2f   %8.1f\n", total,
+           100 * (1 - c->ms[ENGINE_PART_VERIFY] / n / total), c->clock_ms / n, tokens,
+           1e3 * (double)c->tokens / c->clock_ms);
+    bench_put(b,
+              "{\"part\": \"drafts\", \"streams\": %u, \"drafts\": %u%s, \"clock_ms\": %.4f, "
+              "\"tokens_per_round\": %.3f}",
+              c->streams, c->drafts, text, c->clock_ms / n, tokens);
 }
 
 // Drafts change no reply.
@@ -129,19 +150,21 @@ static int check_ids(const struct cell *c, const struct cell *plain, struct err 
 }
 
 // plain: of the same streams without drafts; as many of them as streams of c.
-static int run_cell(struct engine *eng, struct cell *c, const struct cell *plain, struct err *e) {
+static int run_cell(struct bench *b, struct cell *c, const struct cell *plain, struct err *e) {
+    struct engine *eng = b->eng;
     engine_draft_always(eng, c->drafts);
     int st = measure(eng, c, e);
     for (uint32_t i = 0; i < c->streams; i++)
         if (c->handles[i]) engine_cancel(eng, c->handles[i]);
     engine_draft_always(eng, 0);
     if (!st) st = check_ids(c, plain, e);
-    if (!st) print_cell(c);
+    if (!st) print_cell(b, c);
     return st;
 }
 
-static int print_blocks(struct engine *eng, uint32_t streams, uint32_t rows, struct err *e) {
+static int print_blocks(struct bench *b, uint32_t streams, uint32_t rows, struct err *e) {
     static struct engine_profile p;
+    struct engine *eng = b->eng;
     uint32_t context = min_u32(SEEN, engine_info(eng)->context_max - rows);
     struct engine_shape s = {streams * rows, streams, context};
     double sum = 0;
@@ -158,33 +181,56 @@ static int print_blocks(struct engine *eng, uint32_t streams, uint32_t rows, str
                100 * t->ms / sum);
         if (t->bytes) printf("   %8.0f", (double)t->bytes / t->ms / 1e6);
         printf("\n");
+        bench_put(b,
+                  "{\"part\": \"blocks\", \"streams\": %u, \"rows\": %u, \"operation\": \"%s\", "
+                  "\"calls\": %u, \"us\": %.3f, \"bytes\": %llu}",
+                  streams, rows, t->name, t->calls, t->ms * 1e3 / t->calls,
+                  (unsigned long long)t->bytes);
     }
     return ST_OK;
 }
 
-int bench_drafted(struct engine *eng, bool apart, struct err *e) {
-    static const uint32_t streams[] = {1, 4, STREAMS_MAX}, rows[] = {1, 8, 16};
-    enum { COUNTS = sizeof streams / sizeof *streams, WIDTHS = sizeof rows / sizeof *rows };
+static const uint32_t streams[] = {1, 4, STREAMS_MAX}, rows[] = {1, 8, 16};
+enum { COUNTS = sizeof streams / sizeof *streams, WIDTHS = sizeof rows / sizeof *rows };
+
+static int check_drafter(struct engine *eng, struct err *e) {
+    if (engine_info(eng)->drafter) return ST_OK;
+    return err_set(e, ST_INVAL, "measure: wanted a drafter, found none: %s",
+                   engine_info(eng)->draft_rule);
+}
+
+static uint32_t most_rows(struct engine *eng) {
+    return min_u32(engine_info(eng)->draft_rows, engine_info(eng)->drafter_ids_max + 1);
+}
+
+int bench_drafts(struct bench *b, struct err *e) {
     static struct cell plain[COUNTS], c;
-    const struct engine_info *info = engine_info(eng);
-    uint32_t most = min_u32(info->draft_rows, info->drafter_ids_max + 1);
-    int st = ST_OK;
-    printf("  rounds with drafts of %s, and without: ms by the device's clock; host: nothing runs "
-           "on it\n"
-           "  streams     rows     draft    verify      draw      taps    commit      host     "
-           "total   "
-           "beside    clock ms   tok/round      tok/s\n",
-           info->drafter);
+    int st = check_drafter(b->eng, e);
+    if (st) return st;
+    const struct engine_info *info = engine_info(b->eng);
+    uint32_t most = most_rows(b->eng);
+    printf(
+        "\nrounds with drafts of %s, and without, on %s: ms by the device's clock; host: nothing "
+        "runs on it\n"
+        "  streams     rows     draft    verify      draw      taps    commit      host     total  "
+        " "
+        "beside    clock ms   tok/round      tok/s\n",
+        info->drafter, info->device);
     for (uint32_t r = 0; r < WIDTHS; r++)
         for (uint32_t i = 0; i < COUNTS && !st; i++) {
             if (streams[i] > info->streams_max || (r && rows[r - 1] >= most)) continue;
             struct cell *into = r ? &c : &plain[i];
             *into = (struct cell){.streams = streams[i], .drafts = min_u32(rows[r], most) - 1};
-            st = run_cell(eng, into, &plain[i], e);
+            st = run_cell(b, into, &plain[i], e);
         }
-    for (uint32_t r = 1; apart && r < WIDTHS; r++)
+    return st;
+}
+
+int bench_blocks(struct bench *b, struct err *e) {
+    int st = check_drafter(b->eng, e);
+    for (uint32_t r = 1; r < WIDTHS; r++)
         for (uint32_t i = 0; i < COUNTS && !st; i++)
-            if (streams[i] <= info->streams_max && rows[r] <= most)
-                st = print_blocks(eng, streams[i], rows[r], e);
+            if (streams[i] <= engine_info(b->eng)->streams_max && rows[r] <= most_rows(b->eng))
+                st = print_blocks(b, streams[i], rows[r], e);
     return st;
 }
