@@ -291,7 +291,7 @@ def a_planted_model_says_what_was_planted_and_its_drafter_guesses_it():
                       "--intermediate 512 --layers 3 --window 256 --rank 32")):
             name, *args = tool.split()
             subprocess.run(["/usr/bin/python3", os.path.join(SOURCE, "tests/tools", name), *args], check=True, capture_output=True)
-        with open(os.path.join(model, "planted.json")) as f:
+        with open(os.path.join(model, "follows.json")) as f:
             follows = json.load(f)
         ids = [i * 37 % 512 for i in range(40)]
         check_eq(run_program("logits", model, "--backend=cpu", f"--out={out}", stdin=json.dumps(ids))[0], 0, "logits")

@@ -5,7 +5,7 @@
 
 MODEL, in place: the embedding's rows of the first `ids` ids become, each, the head's column of the id that is to follow, so that whatever the
 random layers add, the next id is that one. What follows what: the ids make cycles of `period`; those that the
-tokeniser adds lead into one. planted.json has the list. All of the forward is still computed, and none of its matrices changes.
+tokeniser adds lead into one. follows.json has the list. All of the forward is still computed, and none of its matrices changes.
 
 DRAFTER: DFlash2 with the sizes of Qwen3.8-27B-DFlash2 and random weights, but for a way through its first attention: a head of each group
 looks `period` positions back, where the reply had the same id, and passes a code of what the target's first tap has there on to a
@@ -257,7 +257,7 @@ def main():
     embedding[:a.ids] = to_bf16(rows)
     mask = from_bf16(np.array(embedding[a.mask_id]))
     embedding.flush()
-    with open(os.path.join(a.model, "planted.json"), "w", encoding="utf-8") as f:
+    with open(os.path.join(a.model, "follows.json"), "w", encoding="utf-8") as f:
         json.dump(follows.tolist(), f)
     p = Planted(a, columns, rows, common, mask)
     write_drafter(a, p, a.drafter)
