@@ -38,7 +38,7 @@ void draft_head_carve_copies(struct draft_head *h, struct carve *c);
 void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max);
 // The same with the logits in memory of others: [rows_max, V] f32 are enough.
 void draft_head_carve_in(struct draft_head *h, struct carve *c, uint32_t rows_max, devptr logits);
-void draft_head_load(struct draft_head *h); // behind the model's weights
+void draft_head_load(struct draft_head *h);          // behind the model's weights
 uint32_t draft_head_ids(const struct draft_head *h); // how many may be proposed
 // The `top` best ids of each of up to rows_max rows x [rows, D], into ids and values.
 void draft_head_run(struct draft_head *h, devptr x, uint32_t rows);
