@@ -7,7 +7,7 @@
 #include "common/version.h"
 #include "proto/exit_code.h"
 #include "worker/bench_limits.h"
-#include "worker/bench_profile.h"
+#include "worker/bench_parts.h"
 #include "worker/cmd.h"
 #include "worker/engine/costs.h"
 #include "worker/engine/engine.h"
@@ -28,17 +28,8 @@ enum {
     CONTEXT = 1024
 };
 
-static const double PROFILE_FRACTION = 0.9; // graphs of the profile's own need room
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, uint32_t n) {
-    qsort(v, n, sizeof *v, by_value);
-    return v[n / 2];
-}
+#define BENCH_PROFILE "shapes,operations,rounds,prompts"
+static const double MEASURE_FRACTION = 0.9; // graphs of the profile's own need room
 
 // Ids that are in every vocabulary of this family.
 static void make_prompt(uint32_t *ids, uint32_t count, uint32_t salt) {
@@ -81,7 +72,7 @@ static int bench_decode(struct engine *eng, uint32_t streams, double *ret_ms, st
     for (uint32_t i = 0; i < streams && !st; i++) st = submit(eng, PROMPT, ROUNDS, i, e);
     if (!st) st = run_rounds(eng, streams, ms, &n, e);
     if (!st && n == 0) st = err_set(e, ST_INTERNAL, "no round had %u rows", streams);
-    if (!st) *ret_ms = median(ms, n);
+    if (!st) *ret_ms = bench_median(ms, n);
     return st;
 }
 
@@ -97,7 +88,7 @@ static int bench_fill(struct engine *eng, double *ret_per_s, struct err *e) {
         if (st) return st;
         s[i] = (double)(mono_ns() - before) / 1e9;
     }
-    *ret_per_s = FILL / median(s, FILLS);
+    *ret_per_s = FILL / bench_median(s, FILLS);
     return ST_OK;
 }
 
@@ -143,13 +134,6 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
     return st;
-}
-
-static int profile(const struct options *o, struct engine *eng, struct err *e) {
-    const struct engine_info *info = engine_info(eng);
-    printf("engine bench: %s, commit %s, %s (%s)\n", o->model, version_commit(), info->device,
-           info->variant);
-    return bench_profile(eng, e);
 }
 
 // A stream that decodes, with room for windows behind it.
@@ -245,36 +229,53 @@ static int write_costs(const struct options *o, struct engine *eng, struct err *
 }
 
 // Measuring takes a while: a place that cannot be written is found before.
-static int check_writable(const char *path, struct err *e) {
+static int check_writable(const char *setting, const char *path, struct err *e) {
     FILE *f = fopen(path, "ae");
     if (!f)
-        return err_set(e, ST_INVAL,
-                       "write-costs: wanted a file that can be written, found '%s': %s", path,
-                       strerror(errno));
+        return err_set(e, ST_INVAL, "%s: wanted a file that can be written, found '%s': %s",
+                       setting, path, strerror(errno));
     fclose(f);
     return ST_OK;
 }
 
+static int measure(const struct options *o, const struct engine_config *c, const char *parts,
+                   struct err *e) {
+    struct bench b = {.config = *c};
+    int st = bench_check_parts(parts, e);
+    if (!st && o->json[0]) st = check_writable("json", o->json, e);
+    if (st) return st;
+    if (o->json[0]) b.json = fopen(o->json, "ae");
+    setvbuf(stdout, NULL, _IOLBF, 0); // it takes a while
+    printf("engine bench: %s, commit %s\n", o->model, version_commit());
+    st = bench_measure(&b, parts, e);
+    engine_free(b.eng);
+    if (b.json) fclose(b.json);
+    return st;
+}
+
+static int costs_or_table(const struct options *o, const struct engine_config *c, struct err *e) {
+    struct engine *eng = NULL;
+    int st = o->write_costs[0] ? check_writable("write-costs", o->write_costs, e) : ST_OK;
+    if (!st) st = engine_new(&eng, c, e);
+    if (!st) st = o->write_costs[0] ? write_costs(o, eng, e) : run(o, eng, e);
+    engine_free(eng);
+    return st;
+}
+
 int cmd_bench(const struct options *o) {
     struct engine_config c;
-    struct engine *eng = NULL;
     struct err e = {0};
+    const char *parts = o->profile ? BENCH_PROFILE : o->measure;
     options_engine(o, &c);
-    if (c.context_max == 0 && !o->profile) c.context_max = CONTEXT; // else as long as it gets
-    if (c.streams_max == 0) c.streams_max = o->profile ? BENCH_PROFILE_STREAMS : STREAMS;
-    if (o->profile && c.memory_fraction == 1) c.memory_fraction = PROFILE_FRACTION;
+    if (c.context_max == 0 && !*parts) c.context_max = CONTEXT; // else as long as it gets
+    if (c.streams_max == 0) c.streams_max = *parts ? BENCH_STREAMS : STREAMS;
+    if (*parts && c.memory_fraction == 1) c.memory_fraction = MEASURE_FRACTION;
     int st = ST_OK;
     if (c.context_max && c.context_max < FILL + 1)
         st =
             err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1, c.context_max);
-    if (!st && o->write_costs[0]) st = check_writable(o->write_costs, &e);
-    if (!st) st = engine_new(&eng, &c, &e);
-    if (!st)
-        st = o->profile          ? profile(o, eng, &e)
-             : o->write_costs[0] ? write_costs(o, eng, &e)
-                                 : run(o, eng, &e);
-    engine_free(eng);
+    if (!st) st = *parts ? measure(o, &c, parts, &e) : costs_or_table(o, &c, &e);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+    cmd_complain("bench", e.msg);
     return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
 }

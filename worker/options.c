@@ -77,6 +77,12 @@ static const struct setting table[] = {
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
      "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
+    {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
+     "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
+     "--profile), "
+     "crowd,long,scratch,load,load-cold"},
+    {"json", SETTING_STRING, IN(json), NULL, 0, 0, NULL, NULL,
+     "bench engine: a file that each figure is added to, a JSON object a line"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},
@@ -87,7 +93,7 @@ static const struct setting table[] = {
     {"plan-unified", SETTING_BOOL, IN(plan_unified), "off", 0, 0, NULL, NULL,
      "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
-     "inspect: print nothing but what is wrong"},
+     "inspect: print nothing but what is wrong, also with these settings of a worker"},
     {"kind", SETTING_BOOL, IN(kind), "off", 0, 0, NULL, NULL,
      "inspect: print what the folder is, 'model' or 'drafter', and end"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,

@@ -273,7 +273,8 @@ def settings_that_cannot_be_are_refused_by_name():
     check_in("beside drafter 'none', found 'copy'", err, "a kind of no drafter")
     for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "draft-vocab: wanted at least 16 ids, found 10"),
                        ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
-                       ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
+                       ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "drafter: file '/nonexistent/config.json'"), ("--draft-rows=99", "draft-rows"),
+                       ("--drafter-quantize-min=-1", "wanted 0 to 9007199254740992, found '-1'"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
         check(status != 0, flag)
@@ -293,6 +294,44 @@ def settings_that_cannot_be_are_refused_by_name():
         status, _, err = run_program("serve", MODEL, flag)
         check_eq(status, 2, flag)
         check_eq(err.strip().splitlines(), [f"railyard serve: {text}, found ''" if flag.endswith("=") else f"railyard serve: {text}"], flag)
+
+
+@test
+def what_a_worker_would_refuse_is_said_before_one_is_started():
+    """By serve at once, and by inspect --check with the same settings."""
+    drafter = folder("demo-dflash")
+    for flags, code, text in (
+            (["--drafter=/nonexistent"], 1, "drafter: file '/nonexistent/config.json': No such file or directory"),
+            ([f"--drafter={os.path.dirname(MODEL)}"], 1, f"drafter: file '{os.path.dirname(MODEL)}/config.json': No such file or directory"),
+            (["--draft-kinds=eagle"], 2, "draft-kinds: wanted all, or some of copy,mtp,dflash,dflash2, found 'eagle'"),
+            ([f"--drafter={drafter}", "--draft-kinds=mtp"], 2, f"draft-kinds: wanted dflash, which drafter '{drafter}' is, found 'mtp'"),
+            (["--draft-vocab=0-9"], 2, "draft-vocab: wanted at least 16 ids, found 10"),
+            (["--context=99999999"], 2, "context: wanted at most the checkpoint's 4096, found 99999999"),
+            (["--context=1"], 2, "context: wanted at least 2, found 1")):
+        found = run_program("serve", MODEL, *flags, "--api.listen=127.0.0.1:0", "--ops.listen=127.0.0.1:0")
+        check_eq(found, (code, "", f"railyard serve: {text}\n"), f"serve {flags}")
+        check_eq(run_program("inspect", "--check", MODEL, *flags), (code if code == 2 else 3, text + "\n", ""), f"inspect --check {flags}")
+        status, out, _ = run_program("inspect", MODEL, *flags)
+        check_eq((status, out.splitlines()[-1]), (code if code == 2 else 3, f"wrong       {text}"), f"inspect {flags}")
+    for flags in ([], [f"--drafter={drafter}"], ["--draft-kinds=copy", "--context=600"], ["--plan"], ["--plan", f"--drafter={drafter}"]):
+        check_eq(run_program("inspect", "--check", MODEL, *flags), (0, "", ""), f"inspect --check {flags}")
+    status, out, _ = run_program("inspect", "--check", "--plan", MODEL, "--room-gib=0.001")
+    check_eq(status, 7, "a plan without room")
+    check(out.startswith("memory: "), out)
+    status, out, _ = run_program("inspect", "--check", "--plan", MODEL, "--drafter=/nonexistent")
+    check_eq((status, out), (3, "drafter: file '/nonexistent/config.json': No such file or directory\n"), "a plan with no such drafter")
+
+
+@test
+def a_drafter_in_a_model_s_place_is_called_one():
+    drafter = folder("demo-dflash")
+    text = f"wanted a model, found '{drafter}', a drafter, which goes beside one: --drafter"
+    check_eq(run_program("inspect", drafter, "--plan"), (3, f"wrong       {text}\n", ""), "inspect --plan")
+    check_eq(run_program("inspect", drafter, "--plan", "--check"), (3, f"{text}\n", ""), "inspect --plan --check")
+    check_eq(run_program("logits", drafter, "--out=/nonexistent/x", stdin="[1]"), (3, "", f"railyard logits: {text}\n"), "logits")
+    for command in ("serve", "router"):
+        check_eq(run_program(command, drafter), (1, "", f"railyard {command}: {text}\n"), command)
+    check_in(text, run_program("bench", "engine", drafter)[2], "bench engine")
 
 
 @test

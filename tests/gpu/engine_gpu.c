@@ -12,7 +12,15 @@
 
 // 12 MiB of rows: some pages of the card's memory.
 #define UNTIED "--vocab 24000 --hidden 256 --untied"
-enum { MIB = 1 << 20, STEP = 2 * MIB, REPLIES = 4 };
+enum { MIB = 1 << 20, STEP = 2 * MIB, REPLIES = 4, MODELS = 3 };
+
+// Plain, EXL3 of many widths, experts of several forms.
+static const char *const models[MODELS] = {
+    "",
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 --hidden 128 "
+    "--intermediate 256",
+    "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "
+    "--expert-width 128 --shared-width 128 --seed 4"};
 
 static struct cuda_driver driver;
 
@@ -174,6 +182,26 @@ static void talk(struct engine *eng, struct reply *replies) {
     drive_all(&d);
 }
 
+// Dead rows and memory that nobody wrote are NaN, between all operations of all rounds: one read of them would show.
+TEST(memory_that_nobody_may_read_is_never_read_dense_and_moe) {
+    static const char *const trained[] = {"demo", "demo-exl3", "demo-moe-exl3"};
+    static struct reply plain[REPLIES], spoiled[REPLIES];
+    char path[TINY_MODEL_PATH_BYTES];
+    for (int i = 0; i < MODELS + 3; i++) {
+        const char *dir =
+            i < MODELS ? tiny_model(models[i]) : demo_model_of(trained[i - MODELS], path);
+        struct engine_config c = config_of(dir, "auto");
+        c.memory_fraction = 0.01;
+        for (int spoil = 0; spoil < 2; spoil++) {
+            c.spoil_dead = spoil;
+            struct engine *eng = drive_open(&c);
+            talk(eng, spoil ? spoiled : plain);
+            engine_free(eng);
+        }
+        for (uint32_t k = 0; k < REPLIES; k++) check_same_reply(&plain[k], &spoiled[k]);
+    }
+}
+
 // Logits of a window of each width that has a graph, of which one row is kept.
 static void windows(struct engine *eng, uint64_t *ret_hash) {
     static struct reply reply;
@@ -201,13 +229,7 @@ static void windows(struct engine *eng, uint64_t *ret_hash) {
 
 TEST(rounds_launched_by_one_call_have_the_bits_of_those_launched_one_by_one) {
     static struct reply on[REPLIES], off[REPLIES];
-    const char *models[] = {
-        "",
-        "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 "
-        "--hidden 128 --intermediate 256",
-        "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "
-        "--expert-width 128 --shared-width 128 --seed 4"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < MODELS; i++) {
         struct engine_config c = config_of(tiny_model(models[i]), "auto");
         c.memory_fraction = 0.1;
         c.drafter = "auto";
@@ -277,9 +299,7 @@ static uint64_t counters_set(struct engine *eng) {
 }
 
 TEST(after_a_thousand_rounds_cancels_and_prompts_every_counter_is_0) {
-    const char *models[] = {"", "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd "
-                                "--head-width 6 --hidden 128 --intermediate 256"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MODELS; i++) {
         struct engine_config c = config_of(tiny_model(models[i]), "auto");
         c.memory_fraction = 0.1;
         struct engine *eng = drive_open(&c);

@@ -165,6 +165,11 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
         if (!strncmp(p.ops[i].name, "linear ", 7)) linears += p.ops[i].bytes != 0;
         CHECK(p.ops[i].ms >= p.ops[i].calls);
     }
+    uint64_t filled = cuda_mock_counts().memsets;
+    p.as_it_is = true;
+    CHECK_OK(engine_profile(eng, &(struct engine_shape){8, 4, 100}, &p, &e), e);
+    CHECK_EQ_U64(cuda_mock_counts().memsets, filled);
+    p.as_it_is = false;
     CHECK_EQ_U64(norms, 2 * layers + 1);
     CHECK_EQ_U64(experts, layers);
     CHECK(linears > 3);

@@ -256,12 +256,17 @@ static int read_config(struct dflash *d, const char *dir, const struct model *m,
     return st;
 }
 
+// What is wrong with the folder is wrong with the setting that names it.
+static int of_setting(int st, struct err *e) {
+    return st ? (int)err_prefix(e, "drafter") : ST_OK;
+}
+
 int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                 const struct drafter_limits *lim, struct err *e) {
     struct dflash *d = mem_calloc(1, sizeof *d);
-    int st = read_config(d, dir, m, e);
+    int st = of_setting(read_config(d, dir, m, e), e);
     if (!st) st = dflash_init(d, m, lim, e);
-    if (!st) st = dflash_weights_open(&d->w, dir, e);
+    if (!st) st = of_setting(dflash_weights_open(&d->w, dir, e), e);
     if (st) {
         close_self(d);
         return st;

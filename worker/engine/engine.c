@@ -147,6 +147,22 @@ static void fill_experts(struct engine *eng) {
                  "; %u layers have both forms, packed taken", c->both_layers);
 }
 
+static void fill_work(struct engine *eng) {
+    const struct model_config *cfg = eng->model.cfg;
+    const struct checkpoint_info *c = checkpoint_info(eng->ckpt);
+    bool rows_apart = !model_tied(&eng->model);
+    uint64_t rows = rows_apart ? (uint64_t)cfg->vocab * cfg->hidden : 0;
+    uint64_t rows_bytes = rows_apart ? weights_embedding_bytes(eng->ckpt) : 0;
+    eng->info.work = (struct engine_work){
+        .bytes = c->text_bytes - c->routed_bytes - rows_bytes,
+        .parameters = c->text_parameters - c->routed_parameters - rows,
+        .routed_bytes = c->routed_bytes,
+        .routed_parameters = c->routed_parameters,
+        .experts = cfg->experts,
+        .experts_per_row = cfg->experts_per_token,
+        .position_macs = (uint64_t)2 * cfg->heads * cfg->head_dim * cfg->full_layers};
+}
+
 static void fill_memory(struct engine *eng) {
     struct engine_info *info = &eng->info;
     const struct ops *o = &eng->ops;
@@ -197,6 +213,7 @@ static void fill_info(struct engine *eng) {
     info->rope_rule = m->rope.text;
     info->threads = cpu_pool_threads(eng->pool);
     info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+    fill_work(eng);
     info->draft_rule = eng->drafts.rule;
     info->draft_rows = eng->drafts.rows_max;
     info->drafter_bytes = eng->drafts.model_bytes;

@@ -41,7 +41,8 @@ struct engine_config {
     uint64_t drafter_quantize_min; // see drafter.h
     const char *draft_vocab;       // "auto" (or NULL), "all" or spans: draft_vocab.h
     const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
-    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
+    void (*on_load)(void *arg, uint64_t done_bytes,
+                    uint64_t total_bytes); // progress, from 0 to the total; may be NULL
     void *on_load_arg;
     bool graphs_off; // on a GPU each operation of a round is launched by itself: for comparison
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
@@ -92,6 +93,15 @@ struct engine_region { // a part of the device arena, for the start-up report
     uint64_t bytes;
 };
 
+// What a round reads and multiplies of the model at least: the embedding's rows are not, unless they are the head too.
+struct engine_work {
+    uint64_t bytes, parameters;               // of weights that every row meets
+    uint64_t routed_bytes, routed_parameters; // of the routed experts, all of them
+    uint32_t experts, experts_per_row;        // 0: none
+    uint64_t
+        position_macs; // multiply-adds of all layers of attention for a row and a position before it
+};
+
 struct engine_info {
     const char *model_type; // "qwen3_5" or "qwen3_5_moe"
     const char *device;     // "cpu", or the GPU's name
@@ -105,6 +115,7 @@ struct engine_info {
     const char *variant;             // of the backend's code: "avx512"; never changes a bit
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    struct engine_work work;
     const char *
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
@@ -265,8 +276,10 @@ struct
 };
 
 struct engine_profile {
-    bool apart; // set by the caller: each operation by itself, too
-    double ms;  // of the forward and the head, launches overlapping
+    // Set by the caller. Each operation by itself, too; and whether states and caches stay as earlier rounds left them, which then
+    // must have written a stream as long: a context of zeros takes less power.
+    bool apart, as_it_is;
+    double ms; // of the forward and the head, launches overlapping
     struct ops_time ops
         [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
     uint32_t count;

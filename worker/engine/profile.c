@@ -33,19 +33,22 @@ static void set_pages(struct engine *eng, const struct engine_shape *s) {
     free(pages);
 }
 
-static void plan(struct engine *eng, const struct engine_shape *s) {
+static void plan(struct engine *eng, const struct engine_shape *s, bool as_it_is) {
     struct round *r = &eng->round;
     struct model *m = &eng->model;
     const struct ops *o = &eng->ops;
     uint32_t each = s->rows / s->streams;
     uint32_t *ids = mem_alloc(each * sizeof *ids);
-    for (uint32_t i = 0; i < each; i++) ids[i] = i * 37 % eng->vocab.size;
     round_reset(r);
-    for (uint32_t i = 0; i < s->streams; i++)
+    for (uint32_t i = 0; i < s->streams; i++) { // other ids go to other experts
+        for (uint32_t k = 0; k < each; k++) ids[k] = (k * 37 + i * 101 + 1) % eng->vocab.size;
         round_pick(r, round_add(r, i, s->context - each, ids, each, false) + each - 1);
+    }
     free(ids);
-    o->fill(o->ctx, m->state, 0, m->lim.slots * m->slot_bytes);
-    o->fill(o->ctx, m->kv, 0, m->lim.pages * model_kv_page_bytes(m));
+    if (!as_it_is) {
+        o->fill(o->ctx, m->state, 0, m->lim.slots * m->slot_bytes);
+        o->fill(o->ctx, m->kv, 0, m->lim.pages * model_kv_page_bytes(m));
+    }
     set_pages(eng, s);
     round_write(r, o);
 }
@@ -95,7 +98,7 @@ int engine_profile(struct engine *eng, const struct engine_shape *s, struct engi
     double marked;
     int st = check_shape(eng, s, e);
     if (st) return st;
-    plan(eng, s);
+    plan(eng, s, ret->as_it_is);
     st = run_work(eng, &(struct work){.issue = issue_round}, &ret->ms, NULL, e);
     ret->count = 0;
     if (!st && ret->apart)

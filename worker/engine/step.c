@@ -64,8 +64,8 @@ static uint32_t plan_round(struct engine *eng) {
         eng->items[i] = (struct sched_item){.pending = stream_pending(&eng->streams[i]) +
                                                        eng->drafts.slots[i].count,
                                             .decoding = stream_decoding(&eng->streams[i])};
-    uint32_t rows =
-        sched_pick(&eng->sched, eng->items, n, eng->round.rows_max, eng->budget.chunk_tokens);
+    uint32_t rows = sched_pick(&eng->sched, eng->items, n, eng->round.rows_max,
+                               eng->budget.chunk_tokens, eng->budget.rows_beside);
     round_reset(&eng->round);
     for (uint32_t i = 0; i < n; i++) add_rows(eng, i);
     return rows;
