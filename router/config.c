@@ -182,7 +182,7 @@ static const struct setting table[] = {
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap|lost-branch", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
 static bool is_secret(const struct setting *t) {

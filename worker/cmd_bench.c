@@ -21,7 +21,9 @@
 enum {
     PROMPT = 32,
     ROUNDS = 64,
-    COSTS_ROUNDS = 24, // of each count of rows
+    COSTS_ROUNDS = 24, // of each count of rows, at most; of long ones no more than fill
+    COSTS_MS = 60,     // so much time, but
+    COSTS_ROUNDS_MIN = 5,
     FILL = 512,
     FILLS = 3,
     STREAMS = 16,
@@ -133,6 +135,7 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     }
     st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
+    if (!st && info->drafter) st = bench_drafts(&(struct bench){.eng = eng}, e);
     return st;
 }
 
@@ -154,6 +157,12 @@ static int decoding_stream(struct engine *eng, uint64_t *ret, uint32_t *ret_id, 
     return st;
 }
 
+// Whether a count of rows or drafts has been measured often enough.
+static bool enough(uint32_t rounds, uint64_t since_ns) {
+    if (rounds < COSTS_ROUNDS_MIN) return false;
+    return rounds == COSTS_ROUNDS || mono_ns() - since_ns > COSTS_MS * 1000000ull;
+}
+
 // What else a machine does only adds to a time.
 static double least(const double *v, uint32_t n) {
     double min = v[0];
@@ -162,50 +171,76 @@ static double least(const double *v, uint32_t n) {
     return min;
 }
 
+// branch: rows beside the window's.
 static int cost_of_rows(struct engine *eng, uint64_t handle, uint32_t anchor, uint32_t rows,
-                        float *logits, double *ret_ms, struct err *e) {
+                        uint32_t branch, double *ret_ms, struct err *e) {
     double ms[COSTS_ROUNDS];
-    uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
+    uint32_t ids[ENGINE_WINDOW_ROWS_MAX], other[ENGINE_WINDOW_ROWS_MAX];
     make_prompt(ids, rows, 1);
-    ids[0] = anchor;
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
-        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .ret = logits};
+    make_prompt(other, branch, 2);
+    ids[0] = other[0] = anchor;
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
+        struct engine_window w = {.handle = handle,
+                                  .ids = ids,
+                                  .count = rows,
+                                  .logits = true,
+                                  .branch = other,
+                                  .branch_count = branch};
         uint64_t before = mono_ns();
         int st = engine_windows(eng, &w, 1, e);
         if (st) return st;
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    *ret_ms = least(ms, COSTS_ROUNDS);
+    *ret_ms = least(ms, n);
     return ST_OK;
 }
 
 static double cost_of_drafts(struct engine *eng, uint64_t handle, uint32_t count) {
     double ms[COSTS_ROUNDS];
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
         uint64_t before = mono_ns();
         engine_propose(eng, handle, count, ids);
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    return least(ms, COSTS_ROUNDS);
+    return least(ms, n);
 }
 
-// What a busy machine made cheaper than fewer rows is as dear as they.
+// Rows that took longer than more of them did not need it.
 static void never_fall(double *ms, uint32_t count) {
-    for (uint32_t i = 2; i <= count; i++)
-        if (ms[i] < ms[i - 1]) ms[i] = ms[i - 1];
+    for (uint32_t i = count; i > 1; i--)
+        if (ms[i] < ms[i - 1]) ms[i - 1] = ms[i];
+}
+
+// The table has a branch's rows as if they were the window's; here is what they take.
+static int print_branch(struct engine *eng, uint64_t handle, uint32_t anchor, const struct costs *c,
+                        struct err *e) {
+    enum { ROWS = 8, BRANCH = 5 };
+    double ms = 0;
+    int st = cost_of_rows(eng, handle, anchor, ROWS, BRANCH, &ms, e);
+    if (st == ST_UNSUPPORTED) return ST_OK; // no drafter that has them
+    if (!st)
+        printf("  a branch of %d rows beside a window of %d: %.4f ms; a window of %d: %.4f\n",
+               BRANCH, ROWS, ms, ROWS + BRANCH, c->rows_ms[ROWS + BRANCH]);
+    return st;
 }
 
 static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     uint32_t anchor = 0, k = info->drafter_kind;
     uint64_t handle = 0;
-    float *logits = mem_alloc((size_t)ENGINE_WINDOW_ROWS_MAX * info->vocab_size * sizeof *logits);
-    int st = decoding_stream(eng, &handle, &anchor, e);
+    double one = 0; // as a round of one row is launched, not as a window
+    int st = bench_decode(eng, 1, &one, e);
+    if (!st) st = decoding_stream(eng, &handle, &anchor, e);
     for (uint32_t r = 1; !st && r <= ENGINE_WINDOW_ROWS_MAX; r++)
-        st = cost_of_rows(eng, handle, anchor, r, logits, &c->rows_ms[r], e);
-    free(logits);
+        st = cost_of_rows(eng, handle, anchor, r, 0, &c->rows_ms[r], e);
+    if (!st) st = print_branch(eng, handle, anchor, c, e);
     if (st) return st;
+    if (one < c->rows_ms[1]) c->rows_ms[1] = one;
     for (uint32_t n = 1; info->drafter && n <= info->drafter_ids_max; n++)
         c->draft_ms[k][n] = cost_of_drafts(eng, handle, n);
     never_fall(c->rows_ms, ENGINE_WINDOW_ROWS_MAX);

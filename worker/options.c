@@ -68,7 +68,7 @@ static const struct setting table[] = {
      "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
      "drafts a round takes"},
     {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap|lost-branch", NULL,
      "a planted fault, for the tests that must find it"},
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
@@ -80,7 +80,7 @@ static const struct setting table[] = {
     {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
      "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
      "--profile), "
-     "crowd,long,scratch,load,load-cold"},
+     "crowd,drafts,blocks,long,scratch,load,load-cold"},
     {"json", SETTING_STRING, IN(json), NULL, 0, 0, NULL, NULL,
      "bench engine: a file that each figure is added to, a JSON object a line"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
@@ -159,6 +159,7 @@ static uint32_t fault_of(const char *name) {
         [ENGINE_FAULT_SHORT_CONV] = "short-conv",
         [ENGINE_FAULT_WINDOW_ROPE] = "window-rope",
         [ENGINE_FAULT_LOST_TAP] = "lost-tap",
+        [ENGINE_FAULT_LOST_BRANCH] = "lost-branch",
     };
     uint32_t i = 0;
     while (strcmp(names[i], name)) i++; // the table of settings lets no others through

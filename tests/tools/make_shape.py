@@ -2,7 +2,7 @@
 """make_shape: a checkpoint with the sizes of a published model and random weights, EXL3 with a bf16 embedding.
 
     make_shape.py OUT [--like 27b|35b-a3b] [--codebook mul1] [--bits 4] [--head-bits 6] [--plain] [--planted N] [--sparse]
-                  [--text-from MODEL] [size flags of make_tiny.py]
+                  [--text-from MODEL] [--mtp] [--dflash2 DIR] [--dflash DIR] [size flags of make_tiny.py]
 
 Weights are one random block again and again, written as fast as the disk takes them; factors keep each output's size, so that
 activations stay in range.
@@ -11,6 +11,8 @@ activations stay in range.
 --planted N  each of the first N ids (a multiple of 128) is followed by another of them, in one cycle: planted.json has it. The embedding's
              row of an id is the head's column of the next one, so the model tells it, with a chance that what the layers add decides.
 --sparse     the big tensors are holes, for plans.
+--mtp        with an MTP head, its linears as the layers'.
+--dflash2    a drafter beside it, bf16, of the size of the one published for it; --dflash one of the other kind.
 --text-from  tokeniser and template of another model, so that the result can be served.
 """
 import argparse
@@ -32,6 +34,9 @@ LIKE = {"27b": {"hidden": 5120, "layers": 64, "intermediate": 17408, "vocab": 24
                 "nk": 16, "nv": 48, "dk": 128, "dv": 128},
         "35b-a3b": {"hidden": 2048, "layers": 40, "intermediate": 512, "vocab": 248320, "heads": 16, "kv-heads": 2, "head-dim": 256,
                     "nk": 16, "nv": 32, "dk": 128, "dv": 128, "experts": 256, "top-k": 8, "expert-width": 512, "shared-width": 512}}
+# Of drafters: layers, intermediate, key heads, taps, rows of a block.
+DRAFTERS = {("27b", "dflash2"): (5, 17408, 8, (5, 19, 33, 47, 61), 8), ("27b", "dflash"): (5, 17408, 8, (1, 16, 31, 46, 61), 16),
+            ("35b-a3b", "dflash"): (8, 6144, 4, (1, 10, 19, 28, 37), 16)}
 BLOCK = 64 << 20
 PLANTED_RMS = 0.09  # of a planted row, for each that the layers add: with it the next id is likely and not certain
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -168,6 +173,59 @@ def layer(w, a, i, p, bits, codebook):
         w.add(p + ".mlp.experts.down_proj", "BF16", (a.experts, d, a.expert_width))
 
 
+def mtp(w, a, bits, codebook):
+    plain(w, "mtp.fc.weight", (a.hidden, 2 * a.hidden), (2 * a.hidden) ** -0.5)
+    for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        plain(w, f"mtp.{norm}.weight", (a.hidden,), 0.1)
+    layer(w, a, 3, "mtp.layers.0", bits, codebook)
+
+
+def drafter(path, a, like, kind):
+    layers, width, kv, taps, block = DRAFTERS[like, kind]
+    w, d, heads, dim, rank, second = Writer(), a.hidden, 32, 128, 256, kind == "dflash2"
+    slides = like == "27b"
+    config = {"architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"], "model_type": "qwen3", "dtype": "bfloat16",
+              "hidden_size": d, "intermediate_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+              "num_key_value_heads": kv, "head_dim": dim, "vocab_size": a.vocab, "num_target_layers": a.layers, "rms_norm_eps": 1e-6,
+              "rope_theta": 10000000, "layer_types": ["sliding_attention" if slides else "full_attention"] * layers,
+              **({"sliding_window": 2048, "is_causal": False} if slides else {}),
+              "dflash_config": {"mask_token_id": 248070, "target_layer_ids": taps, "block_size": block,
+                                **({"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": rank, "selector_top_k": 16}
+                                   if second else {})}}
+
+    def matrix(name, rows, cols):
+        w.add(name + ".weight", "BF16", (rows, cols))
+
+    matrix("fc", d, len(taps) * d)
+    for norm in ("hidden_norm", "norm"):
+        plain(w, norm + ".weight", (d,), 0.1, 1.0)
+    for i in range(layers):
+        p = f"layers.{i}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            plain(w, p + norm + ".weight", (d,), 0.1, 1.0)
+        for name, rows, cols in (("q", heads * dim, d), ("k", kv * dim, d), ("v", kv * dim, d), ("o", d, heads * dim)):
+            matrix(f"{p}self_attn.{name}_proj", rows, cols)
+        for norm in ("q_norm", "k_norm"):
+            plain(w, f"{p}self_attn.{norm}.weight", (dim,), 0.1, 1.0)
+        for name, rows, cols in (("gate", width, d), ("up", width, d), ("down", d, width)):
+            matrix(f"{p}mlp.{name}_proj", rows, cols)
+        for conv in ("attention_conv", "mlp_conv") if second else ():
+            plain(w, f"{p}{conv}.base_kernel", (2, 2, d), 0.1, 0.5)
+            matrix(f"{p}{conv}.kernel_projection", 4 * (d // 16), d)
+    if second:
+        matrix("candidate_selector.hidden_projection", rank, d)
+        for book in ("predecessor", "successor"):
+            w.add(f"candidate_selector.{book}_codebook", "BF16", (a.vocab, rank))
+    save(path, config, w, False)
+
+
+def save(path, config, w, sparse):
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=1)
+    w.write(os.path.join(path, "model.safetensors"), sparse)
+
+
 def widths(text):
     return [float(b) for b in text.split(",")]
 
@@ -193,13 +251,19 @@ def main():
     p.add_argument("--planted", type=int, default=0)
     p.add_argument("--sparse", action="store_true")
     p.add_argument("--text-from")
+    p.add_argument("--mtp", action="store_true")
+    p.add_argument("--dflash2")
+    p.add_argument("--dflash")
     for name in LIKE["35b-a3b"]:
         p.add_argument("--" + name, type=int)
     o = p.parse_args()
     if any(2 * b % 2 for b in o.bits) and o.codebook != "mul1":
         p.error("half bits are mul1's alone: --bits 3,4")
+    kinds = [kind for kind in ("dflash2", "dflash") if getattr(o, kind)]
+    if any((o.like, kind) not in DRAFTERS for kind in kinds):
+        p.error(f"no drafter of that kind is known for {o.like}")
     sizes = {name: getattr(o, name.replace("-", "_")) or size for name, size in LIKE[o.like].items()}
-    a = make_tiny.arguments([o.out, "--untied", *(["--moe=single"] if "experts" in sizes else []),
+    a = make_tiny.arguments([o.out, "--untied", *(["--moe=single"] if "experts" in sizes else []), *(["--mtp"] if o.mtp else []),
                              *(f"--{name}={size}" for name, size in sizes.items())])
     config = make_tiny.config(a)
     if o.plain:
@@ -217,6 +281,8 @@ def main():
     plain(w, "model.norm.weight", (a.hidden,), 0.1)
     w.head_parts = len(w.parts)
     linear(w, "lm_head", a.vocab, a.hidden, o.head_bits, o.codebook)
+    if o.mtp:
+        mtp(w, a, o.bits[0], o.codebook)
     os.makedirs(o.out, exist_ok=True)
     if o.planted:
         rows, order = plant(w, a, o)
@@ -225,9 +291,9 @@ def main():
             json.dump(order.tolist(), f)
     if not o.plain:
         w.header["__metadata__"]["quant"] = "exl3"
-    with open(os.path.join(o.out, "config.json"), "w", encoding="utf-8") as f:
-        json.dump(config, f, indent=1)
-    w.write(os.path.join(o.out, "model.safetensors"), o.sparse)
+    save(o.out, config, w, o.sparse)
+    for kind in kinds:
+        drafter(getattr(o, kind), a, o.like, kind)
     for name in TEXT_FILES if o.text_from else ():
         shutil.copy(os.path.join(o.text_from, name), o.out)
 

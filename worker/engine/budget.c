@@ -71,7 +71,8 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
     b->context_max = context;
     b->pages = pages;
     m->lim.slots = streams;
-    m->lim.pages = pages;
+    m->lim.branch_pages = m->branches ? streams * MODEL_BRANCH_PAGES : 0;
+    m->lim.pages = pages + m->lim.branch_pages;
     m->lim.pages_per_slot = ceil_div_u32(context, KV_PAGE_TOKENS);
     // A round must hold the window of every stream, so that nobody's depends on a neighbour's, and one row more of a prompt.
     uint32_t windows = streams * m->window_rows;
@@ -81,7 +82,7 @@ static void set_limits(struct budget *b, struct model *m, struct round *r, uint3
     m->lim.record_rows_max = max_u32(ENGINE_WINDOW_ROWS_MAX, windows);
     r->rows_max = m->lim.rows_max;
     r->picks_max = m->lim.rows_max;
-    r->runs_max = streams;
+    r->runs_max = model_runs_max(m);
 }
 
 static uint64_t carved(struct model *m, struct round *r) {

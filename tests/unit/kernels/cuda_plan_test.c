@@ -239,8 +239,8 @@ static void plan_expert_sum(uint32_t rows_count, uint32_t v, const struct cuda_a
 
 static const struct draft_context contexts[VARIANTS] = {
     {.ring = 5, .heads = 1, .dim = 8},
-    {.ring = 4095, .heads = 2, .dim = 64},
-    {.pages_per_slot = 3, .heads = 8, .dim = 128},
+    {.ring = 4095, .heads = 2, .dim = 64, .dtype = DTYPE_BF16},
+    {.pages_per_slot = 3, .heads = 8, .dim = 128, .dtype = DTYPE_BF16},
     {.pages_per_slot = 4096, .heads = 4, .dim = DRAFT_HEAD_DIM_MAX}};
 
 static void plan_draft_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
