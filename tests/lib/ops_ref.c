@@ -61,6 +61,7 @@ void ops_ref_open(struct ops *ret) {
                         .read = read_ref,
                         .copy = copy_ref,
                         .sync = sync_ref,
-                        .experts_room = experts_room_ref};
+                        .experts_room = experts_room_ref,
+                        .experts_shared = true};
     ops_ref_put(ret);
 }
