@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """make_shape: a checkpoint with the sizes of a published model and random weights, EXL3 with a bf16 embedding.
 
-    make_shape.py OUT [--codebook mul1] [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [size flags of make_tiny.py]
+    make_shape.py OUT [--shape 27b|35b-a3b] [--codebook mul1] [--bits 4] [--head-bits 6] [--sparse] [--text-from MODEL] [size flags of make_tiny.py]
 
-The sizes default to the 27B's. Weights are one random block again and again, written as fast as the disk takes them; factors keep each
+The sizes default to the shape's. Weights are one random block again and again, written as fast as the disk takes them; factors keep each
 output's size, so that activations stay in range. --sparse: the big tensors are holes, for plans. --text-from: tokeniser and
 template of another model, so that the result can be served.
 """
@@ -21,8 +21,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import exl3  # noqa: E402
 import make_tiny  # noqa: E402
 
-SIZES = {"hidden": 5120, "layers": 64, "intermediate": 17408, "vocab": 248320, "heads": 24, "kv-heads": 4, "head-dim": 256,
-         "nk": 16, "nv": 48, "dk": 128, "dv": 128}
+SHAPES = {
+    "27b": {"hidden": 5120, "layers": 64, "intermediate": 17408, "vocab": 248320, "heads": 24, "kv-heads": 4, "head-dim": 256,
+            "nk": 16, "nv": 48, "dk": 128, "dv": 128},
+    "35b-a3b": {"hidden": 2048, "layers": 40, "vocab": 248320, "heads": 16, "kv-heads": 2, "head-dim": 256, "nk": 16, "nv": 32, "dk": 128,
+                "dv": 128, "experts": 256, "top-k": 8, "expert-width": 512, "shared-width": 512},
+}
 BLOCK = 64 << 20
 TEXT_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
@@ -78,6 +82,11 @@ def plain(w, name, shape, scale, centre=0.0):
     w.add(name, "BF16", shape, bf16(centre + scale * rng.standard_normal(shape)))
 
 
+def mlp(w, p, d, width, bits, codebook):
+    for name, rows, cols in (("gate", width, d), ("up", width, d), ("down", d, width)):
+        linear(w, f"{p}.{name}_proj", rows, cols, bits, codebook)
+
+
 def layer(w, a, i, p, bits, codebook):
     d, value, conv = a.hidden, a.nv * a.dv, 2 * a.nk * a.dk + a.nv * a.dv
     for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -98,23 +107,30 @@ def layer(w, a, i, p, bits, codebook):
         plain(w, p2 + "A_log", (a.nv,), 0.5)
         plain(w, p2 + "dt_bias", (a.nv,), 0.5, -1.0)
         plain(w, p2 + "norm.weight", (a.dv,), 0.1, 1.0)
-    for name, rows, cols in (("gate", a.intermediate, d), ("up", a.intermediate, d), ("down", d, a.intermediate)):
-        linear(w, f"{p}.mlp.{name}_proj", rows, cols, bits, codebook)
+    if not a.moe:
+        mlp(w, f"{p}.mlp", d, a.intermediate, bits, codebook)
+        return
+    plain(w, f"{p}.mlp.gate.weight", (a.experts, d), d ** -0.5)
+    plain(w, f"{p}.mlp.shared_expert_gate.weight", (1, d), d ** -0.5)
+    mlp(w, f"{p}.mlp.shared_expert", d, a.shared_width, bits, codebook)
+    for e in range(a.experts):
+        mlp(w, f"{p}.mlp.experts.{e}", d, a.expert_width, bits, codebook)
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("out")
+    p.add_argument("--shape", choices=SHAPES, default="27b")
     p.add_argument("--codebook", choices=exl3.CODEBOOKS, default="mul1")
     p.add_argument("--bits", type=float, default=4)
     p.add_argument("--head-bits", type=float, default=6)
     p.add_argument("--sparse", action="store_true")
     p.add_argument("--text-from")
-    for name, size in SIZES.items():
-        p.add_argument("--" + name, type=int, default=size)
+    for name in sorted({name for shape in SHAPES.values() for name in shape}):
+        p.add_argument("--" + name, type=int)
     o = p.parse_args()
-    sizes = [f"--{name}={getattr(o, name.replace('-', '_'))}" for name in SIZES]
-    a = make_tiny.arguments([o.out, "--untied", *sizes])
+    sizes = [f"--{name}={getattr(o, name.replace('-', '_')) or size}" for name, size in SHAPES[o.shape].items()]
+    a = make_tiny.arguments([o.out, "--untied", *(["--moe=single"] if "experts" in SHAPES[o.shape] else []), *sizes])
     config = make_tiny.config(a)
     config["quantization_config"] = {"quant_method": "exl3", "version": "0.0.6", "bits": o.bits, "head_bits": o.head_bits}
     if o.text_from:  # the tokeniser's ids, not the model's last row
