@@ -11,6 +11,7 @@
  * Few rows have experts_few.cu and experts_int.cu, and experts_add after them.
  * Order   the products' is linear_order.h's.
  * Equals  experts_ref.c, bit for bit. */
+#include "kernels/linear/exl3_int_many.cuh"
 #include "kernels/linear/linear_wide.cuh"
 #include "kernels/moe/experts_exl3.cuh"
 #include "kernels/moe/experts_work.cuh"
@@ -129,9 +130,83 @@ DEVICE_FN void put(const struct weight &w, unsigned char *lines, uint64_t n, uin
         experts_halves(w, channel, v);
 }
 
-// Bytes of n picks' lines of some inputs.
-DEVICE_FN uint64_t lines_bytes(uint64_t n, uint32_t cols) {
-    return n * ((cols + STREAM_SPAN - 1) / STREAM_SPAN * WIDE_LINE);
+/* All threads: a sorted pick's inputs of a MUL1 matrix as integers, in experts_int_many's lines; load(block, v): the lane's four of 128
+ * of them. A warp keeps the first ones that it has rotated. */
+template <class Load>
+DEVICE_FN void put_ints(const struct experts_params &p, const struct weight &w, uint32_t matrix,
+                        uint32_t i, uint32_t place, const Load &load) {
+    enum { KEPT = 2 };
+    __shared__ uint32_t size_max, flat[EXPERTS_MANY_FLAT_WORDS];
+    __shared__ int32_t q_all;
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, blocks = w.cols / EXL3_BLOCK;
+    uint32_t words = experts_flat_words(w.cols), size = 0;
+    float kept[KEPT][4];
+    auto rotated = [&](uint32_t block, float v[4]) {
+        load(block, v);
+        experts_times_halves(v, w.exl3.suh, block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS);
+        exl3_rotate(v);
+    };
+    if (threadIdx.x < words) flat[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+        size_max = 0;
+        q_all = 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (uint32_t n = 0; n < KEPT; n++) {
+        uint32_t block = warp + n * WARPS;
+        if (block >= blocks) continue;
+        rotated(block, kept[n]);
+#pragma unroll
+        for (int j = 0; j < 4; j++) size = max(size, exl3_int_size(kept[n][j]));
+    }
+    for (uint32_t block = warp + KEPT * WARPS; block < blocks; block += WARPS) {
+        float v[4];
+        rotated(block, v);
+#pragma unroll
+        for (int j = 0; j < 4; j++) size = max(size, exl3_int_size(v[j]));
+    }
+    size = __reduce_max_sync(0xffffffffu, size);
+    if (lane == 0) atomicMax(&size_max, size);
+    __syncthreads();
+    float inverse = exl3_int_inverse(size_max);
+    char *lines = device_ptr<char>(p.lines) + matrix * experts_lines_bytes(p.picks, p.a.dim);
+    int32_t sum = 0;
+    auto write = [&](uint32_t block, const float v[4]) {
+        int32_t q[4], large = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            q[j] = exl3_int_value(v[j], inverse);
+            sum += q[j];
+            large += abs(q[j]);
+        }
+        // Of tile c, lane m = lane % 4 has inputs 4 m .. 4 m + 3.
+        uint32_t unit = block * 2 + lane / 16, m = lane % 4, c = lane % 16 / 4;
+        uint32_t s = m % 2 * 2, half = m / 2;
+        char *to = lines + ((uint64_t)unit * p.picks + i) * WIDE_LINE + 4 * c;
+        *reinterpret_cast<uint32_t *>(to + ((2 * s + half) ^ place % 8) * 16) =
+            many_f16(q[0], q[1]);
+        *reinterpret_cast<uint32_t *>(to + ((2 * s + 2 + half) ^ place % 8) * 16) =
+            many_f16(q[2], q[3]);
+#pragma unroll
+        for (int d = 8; d; d /= 2) large += __shfl_xor_sync(0xffffffffu, large, d);
+        if (lane % 16 == 0 && large > MANY_FLAT_SUM) atomicOr(&flat[unit / 32], 1u << unit % 32);
+    };
+#pragma unroll
+    for (uint32_t n = 0; n < KEPT; n++)
+        if (warp + n * WARPS < blocks) write(warp + n * WARPS, kept[n]);
+    for (uint32_t block = warp + KEPT * WARPS; block < blocks; block += WARPS) {
+        float v[4];
+        rotated(block, v);
+        write(block, v);
+    }
+    sum = __reduce_add_sync(0xffffffffu, sum);
+    if (lane == 0) atomicAdd(&q_all, sum);
+    __syncthreads();
+    if (threadIdx.x < words) experts_flat(p, matrix, i)[threadIdx.x] = flat[threadIdx.x];
+    if (threadIdx.x) return;
+    device_ptr<int32_t>(p.q_sums)[(uint64_t)matrix * p.picks + i] = q_all;
+    device_ptr<float>(p.scales)[(uint64_t)matrix * p.picks + i] = exl3_int_scale(size_max);
 }
 
 // Grid: sorted picks, gate and up.
@@ -142,12 +217,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     struct pick k = pick_at(p, blockIdx.x);
     const struct weight w = blockIdx.y ? k.e.up : k.e.gate;
     if (!w.exl3.half_bits && w.dtype == DTYPE_F32) return; // its product reads x
-    if (exl3_int_weight(&w)) return;                       // likewise
     const float *x = device_ptr<const float>(p.a.x) + (uint64_t)k.row * p.a.dim;
+    if (exl3_int_weight(&w)) {
+        if (!p.many) return; // likewise
+        put_ints(p, w, blockIdx.y, blockIdx.x, k.place, [&](uint32_t block, float v[4]) {
+            float4 in = __ldcg(reinterpret_cast<const float4 *>(x + block * EXL3_BLOCK) +
+                               threadIdx.x % WARP);
+            v[0] = in.x, v[1] = in.y, v[2] = in.z, v[3] = in.w;
+        });
+        return;
+    }
     bool quick = p.a.dim % 4 == 0 && p.a.x % 16 == 0;
     uint64_t n = p.picks;
     unsigned char *lines =
-        device_ptr<unsigned char>(p.lines) + blockIdx.y * lines_bytes(n, p.a.dim);
+        device_ptr<unsigned char>(p.lines) + blockIdx.y * experts_lines_bytes(n, p.a.dim);
     uint32_t first = threadIdx.x * 4, blocks = (p.a.dim + EXL3_BLOCK - 1) / EXL3_BLOCK;
     for (uint32_t channel = first; channel < blocks * EXL3_BLOCK; channel += THREADS * 4) {
         float4 in = stream_quad(x, channel, p.a.dim, quick);
@@ -164,14 +247,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     struct pick k = pick_at(p, blockIdx.x);
     uint64_t n = p.picks;
     const struct weight down = k.e.down;
-    if (exl3_int_weight(&down)) return; // its product does the same
+    if (exl3_int_weight(&down)) {
+        if (!p.many) return; // its product does the same
+        put_ints(p, down, 2, blockIdx.x, k.place, [&](uint32_t block, float v[4]) {
+            experts_load_both(p, k.e, blockIdx.x, block * EXL3_BLOCK + threadIdx.x % WARP * 4, v);
+        });
+        return;
+    }
     uint32_t first = threadIdx.x * 4, blocks = (p.a.width + EXL3_BLOCK - 1) / EXL3_BLOCK;
     float *gates = experts_sums(p, 0, 0, blockIdx.x);
     for (uint32_t channel = first; channel < blocks * EXL3_BLOCK; channel += THREADS * 4) {
         float v[4];
         experts_load_both(p, k.e, blockIdx.x, channel, v);
-        put(down, device_ptr<unsigned char>(p.lines) + 2 * lines_bytes(n, p.a.dim), n, blockIdx.x,
-            k.place, gates, channel, v);
+        put(down, device_ptr<unsigned char>(p.lines) + 2 * experts_lines_bytes(n, p.a.dim), n,
+            blockIdx.x, k.place, gates, channel, v);
     }
 }
 
@@ -196,7 +285,8 @@ DEVICE_FN struct product product_of(const struct experts_params &p, bool down) {
     k.from = __ldcg(first + number);
     k.to = __ldcg(first + number + 1);
     k.lines = device_ptr<const unsigned char>(p.lines) +
-              (down ? 2 : blockIdx.z) * lines_bytes(n, p.a.dim) + (uint64_t)k.from * WIDE_LINE;
+              (down ? 2 : blockIdx.z) * experts_lines_bytes(n, p.a.dim) +
+              (uint64_t)k.from * WIDE_LINE;
     k.out = down ? experts_out(p, 0) : experts_sums(p, blockIdx.z, 0, 0);
     k.mine = true;
     return k;

@@ -23,7 +23,7 @@ struct experts_args {
     devptr h, gate; // 0: routed experts alone
     const struct expert *
         table; // [X], in host memory; stays as it is while the device lives; with shared that one behind them
-    devptr dev_table; // the same bytes on the device
+    devptr dev_table;                      // the same bytes on the device
     uint32_t rows, shared;                 // shared: 1, or 0: the routed experts alone
     uint32_t dim, width, count, per_token; // D, I, X, P
 };

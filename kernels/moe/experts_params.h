@@ -4,6 +4,7 @@
  * keeps of a pick stands in its slot: its number, or where it was sorted to by expert. */
 #pragma once
 #include "kernels/cuda/arith.h"
+#include "kernels/linear/exl3_int_many.h"
 #include "kernels/linear/exl3_params.h"
 #include "kernels/moe/experts.h"
 
@@ -19,8 +20,10 @@ enum {
     EXPERTS_FEW_RING_BYTES = EXPERTS_FEW_WARPS * EXPERTS_FEW_STAGES * 2048,
     EXPERTS_INT_ROWS = 8, // of a block of experts_int
     EXPERTS_INT_WARPS = 8,
-    EXPERTS_INT_WINDOW = 8, // groups of 64 inputs whose integers a block has at a time
-    EXPERTS_INT_PARTS = 4,  // blocks that share a gate's or up's inputs, at most
+    EXPERTS_INT_WINDOW = 8,       // groups of 64 inputs whose integers a block has at a time
+    EXPERTS_INT_PARTS = 4,        // blocks that share a gate's or up's inputs, at most
+    EXPERTS_MANY_STAGES = 4,      // of experts_int_many, units of 64 inputs
+    EXPERTS_MANY_FLAT_WORDS = 32, // of inputs, by 2048, that it takes
 };
 
 // Some sorted picks of an expert.
@@ -42,8 +45,8 @@ struct experts_params {
     struct exl3_masks masks;
     devptr sums;   // [gate and up, segments, slots, I] f32
     devptr ints;   // [gate and up, parts, slots, I] i32: S with b for b' (exl3_int.h)
-    devptr q_sums; // [gate and up, parts, slots] i32
-    devptr scales; // [gate and up, slots] f32
+    devptr q_sums; // [gate and up, parts, slots] i32; experts_int_many: of down too
+    devptr scales; // [gate and up, slots] f32; likewise
     devptr out;    // [slots, D] f32
     // Sorted picks; 0: the picks are not sorted.
     devptr sorted;  // [picks] u32: the picks by expert
@@ -54,9 +57,27 @@ struct experts_params {
     devptr items;   // [1 + ..] struct experts_item; the first one's number is how many follow
     uint32_t slots; // experts that have picks, at most
     uint32_t items_max;
+    uint32_t many; // integers: rows of an item of experts_int_many, or 0
+    devptr
+        flat; // [gate, up, down, picks, experts_flat_words] u32: bits of units whose integers are large together
     devptr
         lines; // inputs of gate, of up, of down as 16-bit values: spans of 64 of all picks, then the next
 };
+
+// Bytes of n picks' lines of some inputs.
+ARITH_FN uint64_t experts_lines_bytes(uint64_t n, uint32_t cols) {
+    return n * ((cols + 63) / 64 * 128);
+}
+
+// A bit for each 64 inputs of a pick.
+ARITH_FN uint32_t experts_flat_words(uint32_t cols) {
+    return (cols + 2047) / 2048;
+}
+
+// Bytes of a stage of experts_int_many.
+ARITH_FN uint32_t experts_many_stage(uint32_t rows, uint32_t half_bits) {
+    return (exl3_int_many_flat(rows, half_bits) + 1023) / 1024 * 1024;
+}
 
 // Bytes of what experts_int keeps of a row's inputs: its own, rotated.
 ARITH_FN uint32_t experts_int_row_bytes(uint32_t cols, uint32_t parts) {

@@ -51,10 +51,6 @@ static devptr take(struct plan *s, uint64_t bytes) {
     return p;
 }
 
-static uint64_t lines_bytes(uint64_t n, uint32_t cols) {
-    return n * align_up_u64(cols, 64) * 2;
-}
-
 static uint32_t segments_of(const struct experts_args *a) {
     return a->dim % EXL3_BLOCK ? 1 : linear_exl3_segments(a->dim);
 }
@@ -76,8 +72,8 @@ static void take_sums(struct plan *s) {
     uint64_t few = (uint64_t)min_u32(p->a.rows, EXPERTS_FEW_ROWS) * p->per * segments_of(&p->a);
     p->sums = take(s, 2 * max_u64(n, few) * width * sizeof(float));
     p->ints = take(s, 2ull * int_slots(p) * width * sizeof(int32_t));
-    p->q_sums = take(s, 2ull * int_slots(p) * sizeof(int32_t));
-    p->scales = take(s, 2 * n * sizeof(float));
+    p->q_sums = take(s, (2ull * int_slots(p) + n) * sizeof(int32_t));
+    p->scales = take(s, 3 * n * sizeof(float));
     p->out = take(s, n * p->a.dim * sizeof(float));
 }
 
@@ -93,7 +89,8 @@ static void take_sorted(struct plan *s) {
     p->active = take(s, (p->slots + 1ull) * word);
     // As many as with the fewest rows of an item.
     p->items = take(s, (p->slots + n + 1) * sizeof(struct experts_item));
-    p->lines = take(s, 2 * lines_bytes(n, p->a.dim) + lines_bytes(n, p->a.width));
+    p->flat = take(s, 3 * n * experts_flat_words(max_u32(p->a.dim, p->a.width)) * word);
+    p->lines = take(s, 2 * experts_lines_bytes(n, p->a.dim) + experts_lines_bytes(n, p->a.width));
 }
 
 static struct launch *add(struct plan *s, const char *kernel, uint32_t x, uint32_t y, uint32_t z,
@@ -118,6 +115,26 @@ static uint32_t int_shared(const struct experts_params *p, const struct kinds *k
     uint32_t row =
         down ? experts_int_row_bytes(p->a.width, 1) : experts_int_row_bytes(p->a.dim, p->parts);
     return int_ring(k) + EXPERTS_INT_WINDOW * exl3_int_group_bytes(columns) + p->item_rows * row;
+}
+
+// Stages; what finishes a down lies over them.
+static uint32_t many_shared(uint32_t rows, uint32_t half_bits) {
+    return max_u32(EXPERTS_MANY_STAGES * experts_many_stage(rows, half_bits),
+                   rows * (EXL3_BLOCK + 4) * (uint32_t)sizeof(int32_t));
+}
+
+// Rows of an item of experts_int_many; 0: experts_int is as good, or it does not fit.
+static uint32_t many_rows(const struct plan *s) {
+    const struct experts_params *p = &s->p;
+    uint32_t each = p->picks / (p->a.count + p->a.shared); // on average, of an expert
+    uint32_t most = max_u32(p->a.dim, p->a.width), from = 4;
+    uint32_t half_bits = max_u32(s->kinds[0].int_half_bits, s->kinds[1].int_half_bits);
+    if (getenv("EXP_MANY")) from = (uint32_t)atoi(getenv("EXP_MANY"));
+    if (!half_bits || each < from || experts_flat_words(most) > EXPERTS_MANY_FLAT_WORDS) return 0;
+    uint32_t rows = each <= 10 ? 16 : each <= 24 ? 32 : 64;
+    while (rows > 16 && many_shared(rows, half_bits) + STATIC_BYTES > s->arch->shared_max)
+        rows /= 2;
+    return rows;
 }
 
 // How many rows a block takes, and how many blocks share the inputs.
@@ -148,6 +165,14 @@ static void add_ints(struct plan *s, uint32_t items) {
     if (!k->ints) return;
     uint32_t blocks = (p->down ? p->a.dim : p->a.width) / EXL3_BLOCK;
     p->item_bytes = exl3_int_item_bytes(k->int_half_bits);
+    if (p->many) {
+        const char *kernel = p->many == 16   ? "experts_int_16"
+                             : p->many == 32 ? "experts_int_32"
+                                             : "experts_int_64";
+        add(s, kernel, blocks, items, p->down ? 1 : 2, EXL3_INT_MANY_THREADS)->shared_bytes =
+            many_shared(p->many, k->int_half_bits);
+        return;
+    }
     struct launch *l = add(s, "experts_int", p->down ? blocks : blocks * p->parts, items,
                            p->down ? 1 : 2, EXPERTS_INT_WARPS * 32);
     l->shared_bytes = int_shared(p, k, p->down);
@@ -230,14 +255,19 @@ static void add_products(struct plan *s) {
 static void plan_sorted(struct plan *s) {
     struct experts_params *p = &s->p;
     take_sums(s);
+    p->many = many_rows(s);
+    if (p->many) {
+        p->parts = 1;
+        p->item_rows = p->many;
+    }
     take_sorted(s);
     p->segments = p->splits = 1;
     add(s, "experts_sort", 1, 1, 1, EXPERTS_SORT_THREADS)->shared_bytes =
         (p->a.count + p->a.shared) * (uint32_t)sizeof(uint32_t);
-    if (s->kinds[0].chains || s->kinds[0].plain)
+    if (s->kinds[0].chains || s->kinds[0].plain || p->many)
         add(s, "experts_spread", p->picks, 2, 1, EXPERTS_THREADS);
     add_products(s);
-    if (s->kinds[1].chains || s->kinds[1].plain)
+    if (s->kinds[1].chains || s->kinds[1].plain || p->many)
         add(s, "experts_between", p->picks, 1, 1, EXPERTS_THREADS);
     p->down = 1;
     add_products(s);

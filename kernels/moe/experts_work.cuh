@@ -73,6 +73,11 @@ DEVICE_FN uint64_t experts_int_at(const struct experts_params &p, uint32_t up, u
     return ((uint64_t)up * p.parts + part) * p.picks + slot;
 }
 
+DEVICE_FN uint32_t *experts_flat(const struct experts_params &p, uint32_t matrix, uint32_t slot) {
+    uint32_t words = experts_flat_words(p.a.dim > p.a.width ? p.a.dim : p.a.width);
+    return device_ptr<uint32_t>(p.flat) + ((uint64_t)matrix * p.picks + slot) * words;
+}
+
 DEVICE_FN void experts_load_ints(const struct experts_params &p, uint32_t up, uint32_t slot,
                                  uint32_t first, float v[4]) {
     const int32_t *ints = device_ptr<const int32_t>(p.ints) + first;
