@@ -13,8 +13,8 @@
  * Equals  experts_ref.c, bit for bit. */
 #include "kernels/linear/exl3_int_many.cuh"
 #include "kernels/linear/linear_wide.cuh"
+#include "kernels/moe/experts_add.cuh"
 #include "kernels/moe/experts_exl3.cuh"
-#include "kernels/moe/experts_work.cuh"
 
 enum { SORT_THREADS = EXPERTS_SORT_THREADS, THREADS = EXPERTS_THREADS, WARPS = THREADS / WARP };
 
@@ -390,79 +390,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-DEVICE_FN uint32_t slot_of(const struct experts_params &p, uint32_t pick) {
-    return p.place ? __ldcg(device_ptr<const uint32_t>(p.place) + pick) : pick;
-}
-
-// The lane's four columns of a pick's answer. Sorted ones that have chains are finished here, the others have been.
-DEVICE_FN void load_out(const struct experts_params &p, uint32_t pick, uint32_t channel,
-                        float v[4]) {
-    const float *out = experts_out(p, slot_of(p, pick)) + channel;
-    if (p.a.dim % 4 == 0 && channel < p.a.dim) {
-        float4 f = __ldcg(reinterpret_cast<const float4 *>(out));
-        v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
-    } else {
-#pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = channel + j < p.a.dim ? __ldcg(out + j) : 0;
-    }
-}
-
-DEVICE_FN void finish_out(const struct experts_params &p, uint32_t number, uint32_t channel,
-                          float v[4]) {
-    if (!p.place) return;
-    const struct weight &w = experts_of(p, number).down;
-    if (exl3_chain_weight(&w)) experts_finish(v, w.exl3, channel);
-}
-
-/* Grid: columns / (4 threads), rows. A lane has four columns of 128. The next experts' answers are asked for before the first is
- * added. */
+// Grid: columns / (4 threads), rows.
 extern "C" __global__ void __launch_bounds__(THREADS) experts_add(const struct experts_params p) {
-    enum { BATCH = 8 };
     device_let_next();
     device_wait_prior();
-    uint32_t channel = (blockIdx.x * THREADS + threadIdx.x) * 4, k = p.a.per_token;
-    uint32_t lane = threadIdx.x % WARP, t = blockIdx.y;
+    uint32_t channel = (blockIdx.x * THREADS + threadIdx.x) * 4;
     if (channel / EXL3_BLOCK * EXL3_BLOCK >= p.a.dim) return; // of a warp all or none
-    const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + (uint64_t)t * k;
-    const float *weights = device_ptr<const float>(p.a.weights) + (uint64_t)t * k;
-    float y[4] = {0, 0, 0, 0}, last[4], gate = 0, *h = nullptr;
-    if (p.a.shared) { // what is asked for last is there last
-        h = device_ptr<float>(p.a.h) + (uint64_t)t * p.a.dim;
-        gate = __ldcg(device_ptr<const float>(p.a.gate) + t);
-        load_out(p, t * p.per + k, channel, last);
-    }
-    for (uint32_t done = 0; done < k; done += BATCH) {
-        float v[BATCH][4], weight[BATCH];
-        uint32_t number[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) { // the experts of which `done + i` are lower
-            if (done + i >= k) break;
-            uint32_t which = 0;
-            for (uint32_t base = 0; base < k; base += WARP) {
-                uint32_t mine = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX,
-                         lower = 0;
-                for (uint32_t j = 0; j < k; j++) lower += __ldcg(experts + j) < mine;
-                uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == done + i);
-                if (found) which = base + __ffs(found) - 1;
-            }
-            number[i] = __ldcg(experts + which);
-            weight[i] = __ldcg(weights + which);
-            load_out(p, t * p.per + which, channel, v[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            if (done + i >= k) break;
-            finish_out(p, number[i], channel, v[i]);
-#pragma unroll
-            for (int j = 0; j < 4; j++) y[j] = y[j] + weight[i] * v[i][j];
-        }
-    }
-    float *to = h ? h : device_ptr<float>(p.a.y) + (uint64_t)t * p.a.dim;
-    if (h) {
-        float s = arith_sigmoid(gate);
-        finish_out(p, p.a.count, channel, last);
-        for (uint32_t j = 0; j < 4 && channel + j < p.a.dim; j++)
-            y[j] = __ldcg(h + channel + j) + (y[j] + s * last[j]);
-    }
-    for (uint32_t j = 0; j < 4 && channel + j < p.a.dim; j++) to[channel + j] = y[j];
+    experts_add_row(p, blockIdx.y, channel);
 }

@@ -73,8 +73,8 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     experts_few_exl3(const struct experts_params p) {
     __shared__ float total[ROWS][EXL3_BLOCK];
     __shared__ struct experts_picks picks;
-    device_let_next();
     device_wait_prior();
+    device_let_next(); // behind it: experts_int.cu
     uint32_t number = 0, count = experts_find(p, &picks, &number);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     if (!count) return;
@@ -197,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2)
     experts_few_plain(const struct experts_params p) {
     __shared__ float part[2 * WARPS][8][LINEAR_TILE];
     __shared__ struct experts_picks picks;
-    device_let_next();
     device_wait_prior();
+    device_let_next(); // likewise
     uint32_t number = 0, count = experts_find(p, &picks, &number);
     if (!count) return;
     const struct expert &e = experts_of(p, number);

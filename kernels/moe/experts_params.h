@@ -42,6 +42,8 @@ struct experts_params {
     uint32_t parts;      // integers: blocks that share the inputs of a gate or up
     uint32_t item_rows;  // integers: rows of a block, at most
     uint32_t item_bytes; // integers: of a place in a warp's ring
+    uint32_t adds;       // experts_int's down does what experts_add does: all experts have one
+    devptr arrived;      // then: [T, D / 128] u32: answers that are there; 0 between launches
     struct exl3_masks masks;
     devptr sums;   // [gate and up, segments, slots, I] f32
     devptr ints;   // [gate and up, parts, slots, I] i32: S with b for b' (exl3_int.h)

@@ -286,11 +286,17 @@ void experts_plan(const struct experts_args *a, const struct cuda_arch *arch,
     }
     struct few f;
     plan_ints(&s);
+    s.p.adds = s.kinds[1].ints && !s.kinds[1].chains && !s.kinds[1].plain;
+    s.p.arrived = w->counters;
     if (few_fits(&s, &f))
         plan_few(&s, &f);
     else
         plan_sorted(&s);
+    ret->counters =
+        a->rows * ceil_div_u32(a->dim, EXL3_BLOCK); // of all forms, should there be more rows
     s.p.down = 0;
-    add(&s, "experts_add", ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1, EXPERTS_THREADS);
+    if (!s.p.adds || s.p.many)
+        add(&s, "experts_add", ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1,
+            EXPERTS_THREADS);
     ret->scratch_bytes = s.used;
 }

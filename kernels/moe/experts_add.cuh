@@ -1,0 +1,74 @@
+/* experts_add: a row's answers to one: from 0, in ascending number of their experts, product and sum rounded apart; then the shared one. */
+#pragma once
+#include "kernels/moe/experts_work.cuh"
+
+// The lane's four columns of a pick's answer. Sorted ones that have chains are finished by what adds them, the others have been.
+DEVICE_FN void experts_load_out(const struct experts_params &p, uint32_t pick, uint32_t channel,
+                                float v[4]) {
+    uint32_t slot = p.place ? __ldcg(device_ptr<const uint32_t>(p.place) + pick) : pick;
+    const float *out = experts_out(p, slot) + channel;
+    if (p.a.dim % 4 == 0 && channel < p.a.dim) {
+        float4 f = __ldcg(reinterpret_cast<const float4 *>(out));
+        v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[j] = channel + j < p.a.dim ? __ldcg(out + j) : 0;
+}
+
+DEVICE_FN void experts_finish_out(const struct experts_params &p, uint32_t number, uint32_t channel,
+                                  float v[4]) {
+    if (!p.place) return;
+    const struct weight &w = experts_of(p, number).down;
+    if (exl3_chain_weight(&w)) experts_finish(v, w.exl3, channel);
+}
+
+// A warp: 128 columns of row t, the lane's four from `channel` on. The next experts' answers are asked for before the first is added.
+DEVICE_FN void experts_add_row(const struct experts_params &p, uint32_t t, uint32_t channel) {
+    enum { BATCH = 8 };
+    uint32_t k = p.a.per_token, lane = threadIdx.x % WARP;
+    const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + (uint64_t)t * k;
+    const float *weights = device_ptr<const float>(p.a.weights) + (uint64_t)t * k;
+    float y[4] = {0, 0, 0, 0}, last[4] = {0, 0, 0, 0}, gate = 0;
+    if (p.a.shared) {
+        gate = __ldcg(device_ptr<const float>(p.a.gate) + t);
+        experts_load_out(p, t * p.per + k, channel, last);
+    }
+    for (uint32_t done = 0; done < k; done += BATCH) {
+        float v[BATCH][4], weight[BATCH];
+        uint32_t number[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) { // the experts of which `done + i` are lower
+            if (done + i >= k) break;
+            uint32_t which = 0;
+            for (uint32_t base = 0; base < k; base += WARP) {
+                uint32_t mine = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX,
+                         lower = 0;
+                for (uint32_t j = 0; j < k; j++) lower += __ldcg(experts + j) < mine;
+                uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == done + i);
+                if (found) which = base + __ffs(found) - 1;
+            }
+            number[i] = __ldcg(experts + which);
+            weight[i] = __ldcg(weights + which);
+            experts_load_out(p, t * p.per + which, channel, v[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (done + i >= k) break;
+            experts_finish_out(p, number[i], channel, v[i]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) y[j] = y[j] + weight[i] * v[i][j];
+        }
+    }
+    float *to = device_ptr<float>(p.a.shared ? p.a.h : p.a.y) + (uint64_t)t * p.a.dim + channel;
+    if (p.a.shared) {
+        float s = arith_sigmoid(gate);
+        experts_finish_out(p, p.a.count, channel, last);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (channel + j < p.a.dim) y[j] = __ldcg(to + j) + (y[j] + s * last[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (channel + j < p.a.dim) to[j] = y[j];
+}
