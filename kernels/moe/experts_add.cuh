@@ -72,3 +72,27 @@ DEVICE_FN void experts_add_row(const struct experts_params &p, uint32_t t, uint3
     for (int j = 0; j < 4; j++)
         if (channel + j < p.a.dim) to[j] = y[j];
 }
+
+/* All threads: the block's answers to 128 outputs of its picks are there. Of rows of which they are the last ones, these columns are added
+ * up. */
+DEVICE_FN void experts_add_last(const struct experts_params &p, const struct experts_picks &picks,
+                                uint32_t count, uint32_t block) {
+    __shared__ uint32_t last;
+    if (threadIdx.x == 0) last = 0;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x < count) {
+        uint32_t *arrived = device_ptr<uint32_t>(p.arrived) +
+                            (uint64_t)picks.rows[threadIdx.x] * (p.a.dim / EXL3_BLOCK) + block;
+        if (atomicAdd(arrived, 1) == p.per - 1) {
+            *arrived = 0;
+            atomicOr(&last, 1u << threadIdx.x);
+        }
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    uint32_t channel = block * EXL3_BLOCK + threadIdx.x % WARP * 4;
+    for (uint32_t row = threadIdx.x / WARP; row < count; row += blockDim.x / WARP)
+        if (last >> row & 1) experts_add_row(p, picks.rows[row], channel);
+}

@@ -7,8 +7,8 @@
  * An expert's blocks belong to its first pick; those of other picks end at once. So no sorting is needed.
  * Order   the products' is linear_order.h's.
  * Equals  experts_ref.c, bit for bit. */
+#include "kernels/moe/experts_add.cuh"
 #include "kernels/moe/experts_exl3.cuh"
-#include "kernels/moe/experts_work.cuh"
 
 enum { WARPS = EXPERTS_FEW_WARPS, ROWS = EXPERTS_FEW_ROWS, STAGES = EXPERTS_FEW_STAGES };
 
@@ -71,29 +71,33 @@ DEVICE_FN void put_rows(const struct work &k, uint32_t from, uint32_t to) {
 // Grid: blocks of 128 outputs times splits of the segments, picks, gate and up (down alone, which is never split).
 extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     experts_few_exl3(const struct experts_params p) {
-    __shared__ float total[ROWS][EXL3_BLOCK];
+    __shared__ __align__(16) float total[ROWS][EXL3_BLOCK];
     __shared__ struct experts_picks picks;
-    device_wait_prior();
-    device_let_next(); // behind it: experts_int.cu
+    bool ahead = experts_ahead(p);
+    if (!ahead) device_wait_prior();
+    device_let_next();
     uint32_t number = 0, count = experts_find(p, &picks, &number);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    if (!count) return;
     const struct expert &e = experts_of(p, number);
     struct work k = {p, e, p.down ? e.down : blockIdx.z ? e.up : e.gate, count, &picks, nullptr};
     uint32_t blocks = k.w.rows / EXL3_BLOCK;
-    if (!exl3_chain_weight(&k.w) || blockIdx.x >= blocks * p.splits) return;
+    if (!count || !exl3_chain_weight(&k.w) || blockIdx.x >= blocks * (p.down ? 1 : p.splits)) {
+        if (ahead) device_wait_prior();
+        return;
+    }
     uint32_t block = blockIdx.x % blocks, segments = linear_exl3_segments(k.w.cols);
     uint32_t groups = k.w.cols / STREAM_SPAN, per = linear_exl3_groups(k.w.cols);
     uint32_t mine = p.down ? segments : (segments + p.splits - 1) / p.splits; // of this block
     uint32_t segment = p.down ? 0 : blockIdx.x / blocks * mine, from = segment * per;
     uint32_t to = from + mine * per < groups ? from + mine * per : groups;
-    if (segment >= segments) return;
+    if (segment >= segments) return; // gate or up
     uint32_t ring_bytes = EXPERTS_RING * p.slot_bytes;
     unsigned char *slots = shared + warp * ring_bytes;
     uint32_t tile = block * WARPS + warp;
     struct experts_ring ring = experts_ring_of(k.w, tile, from, to, stream_shared(slots));
     ring.slot_bytes = p.slot_bytes;
     for (int i = 0; i < EXPERTS_RING - 1; i++) experts_ring_fill(ring);
+    if (ahead) device_wait_prior();
     // The rows' groups in shared memory start at an even one.
     uint32_t base = from / 2 * 2;
     k.x = shared + WARPS * ring_bytes - (uint64_t)base * k.count * (STREAM_SPAN * 2);
@@ -134,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
         experts_finish(v, k.w.exl3, first);
         *reinterpret_cast<float4 *>(k.out(r) + first) = make_float4(v[0], v[1], v[2], v[3]);
     }
+    if (p.adds) experts_add_last(p, picks, count, block);
 }
 
 // Plain

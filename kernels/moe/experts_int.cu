@@ -34,7 +34,7 @@ struct job {
     struct experts_picks *picks;
 };
 
-struct sums_of { // a block's, in shared memory
+struct __align__(16) sums_of { // a block's, in shared memory
     uint32_t sizes[ROWS];
     int32_t q_sums[ROWS];
     int32_t total[ROWS][LINE];
@@ -286,35 +286,6 @@ DEVICE_FN void finish_row(const struct experts_params &p, const struct job &j, u
     *reinterpret_cast<float4 *>(experts_out(p, slot) + first) = make_float4(v[0], v[1], v[2], v[3]);
 }
 
-/* The block's answers are there. Of rows of which they are the last ones, 128 columns are added up: p.adds. */
-DEVICE_FN void add_rows(const struct experts_params &p, const struct job &j) {
-    __shared__ uint32_t last;
-    if (threadIdx.x == 0) last = 0;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x < j.count) {
-        uint32_t *arrived = device_ptr<uint32_t>(p.arrived) +
-                            (uint64_t)j.picks->rows[threadIdx.x] * (p.a.dim / EXL3_BLOCK) + j.block;
-        if (atomicAdd(arrived, 1) == p.per - 1) {
-            *arrived = 0;
-            atomicOr(&last, 1u << threadIdx.x);
-        }
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    uint32_t channel = j.block * EXL3_BLOCK + threadIdx.x % WARP * EXL3_LANE_CHANNELS;
-    for (uint32_t row = threadIdx.x / WARP; row < j.count; row += WARPS)
-        if (last >> row & 1) experts_add_row(p, j.picks->rows[row], channel);
-}
-
-/* What a launch may do before it waits for the one before. The down of few rows knows its experts from two launches before, and its
- * weights are no launch's: it asks for them first. The launches of gate and up let it begin only behind their own wait, so what was
- * written before them is there. */
-DEVICE_FN bool goes_ahead(const struct experts_params &p) {
-    return p.down && !p.items;
-}
-
 // Grid: blocks of 128 outputs times parts, items, gate and up (down alone, whose inputs are one part).
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     experts_int(const struct experts_params p) {
@@ -324,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
         sums.sizes[threadIdx.x] = 0;
         sums.q_sums[threadIdx.x] = 0;
     }
-    bool ahead = goes_ahead(p);
+    bool ahead = experts_ahead(p);
     if (!ahead) device_wait_prior();
     device_let_next();
     uint32_t number = 0, count = experts_find(p, &picks, &number), parts = p.down ? 1 : p.parts;
@@ -355,5 +326,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     else
         run<16>(p, j, c, ring, own, window, &sums);
     for (uint32_t row = threadIdx.x / WARP; row < count; row += WARPS) finish_row(p, j, row, &sums);
-    if (p.down && p.adds) add_rows(p, j);
+    if (p.down && p.adds) experts_add_last(p, picks, count, j.block);
 }

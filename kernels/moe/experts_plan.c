@@ -255,7 +255,6 @@ static void add_products(struct plan *s) {
 static void plan_sorted(struct plan *s) {
     struct experts_params *p = &s->p;
     take_sums(s);
-    p->many = many_rows(s);
     if (p->many) {
         p->parts = 1;
         p->item_rows = p->many;
@@ -284,18 +283,21 @@ void experts_plan(const struct experts_args *a, const struct cuda_arch *arch,
         note(&a->table[e].up, &s.kinds[0]);
         note(&a->table[e].down, &s.kinds[1]);
     }
+    const struct kinds *down = &s.kinds[1];
     struct few f;
     plan_ints(&s);
-    s.p.adds = s.kinds[1].ints && !s.kinds[1].chains && !s.kinds[1].plain;
+    bool few = few_fits(&s, &f);
+    if (!few) s.p.many = many_rows(&s);
+    // The last ones of the down products add up, where these are all of one kernel that can.
+    s.p.adds = !down->plain && !(down->ints && down->chains) && (few || (down->ints && !s.p.many));
     s.p.arrived = w->counters;
-    if (few_fits(&s, &f))
+    ret->counters = a->rows * ceil_div_u32(a->dim, EXL3_BLOCK);
+    if (few)
         plan_few(&s, &f);
     else
         plan_sorted(&s);
-    ret->counters =
-        a->rows * ceil_div_u32(a->dim, EXL3_BLOCK); // of all forms, should there be more rows
     s.p.down = 0;
-    if (!s.p.adds || s.p.many)
+    if (!s.p.adds)
         add(&s, "experts_add", ceil_div_u32(a->dim, EXPERTS_THREADS * 4), a->rows, 1,
             EXPERTS_THREADS);
     ret->scratch_bytes = s.used;

@@ -153,3 +153,10 @@ DEVICE_FN void experts_load_both(const struct experts_params &p, const struct ex
 #pragma unroll
     for (int j = 0; j < 4; j++) v[j] = arith_silu(v[j]) * up[j];
 }
+
+/* Whether a launch does something before it waits for the one before. The down of few rows knows its experts from two launches before, and
+ * its weights are no launch's: it asks for them first. The launches of gate and up let it begin only behind their own wait, so what
+ * was written before them is there. */
+DEVICE_FN bool experts_ahead(const struct experts_params &p) {
+    return p.down && !p.items;
+}
