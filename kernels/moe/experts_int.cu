@@ -95,38 +95,57 @@ DEVICE_FN void copy_next(struct copier &c, uint32_t to) {
 
 // Rows
 
-// The lane's four channels of a row's block of 128 inputs, rotated.
-DEVICE_FN void rotated(const struct experts_params &p, const struct job &j, uint32_t row,
-                       uint32_t block, float v[4]) {
+// A row's block of 128 inputs: the lane's four, before the rotation.
+struct inputs {
+    float v[4];
+    uint2 suh;
+};
+
+DEVICE_FN void load_inputs(const struct experts_params &p, const struct job &j, uint32_t row,
+                           uint32_t block, struct inputs &ret) {
     uint32_t first = block * EXL3_BLOCK + threadIdx.x % WARP * EXL3_LANE_CHANNELS;
+    ret.suh = *reinterpret_cast<const uint2 *>(device_ptr<const uint16_t>(j.w.exl3.suh) + first);
     if (p.down) {
-        experts_load_both(p, j.e, j.picks->slots[row], first, v);
-    } else {
-        const float *x =
-            device_ptr<const float>(p.a.x) + (uint64_t)j.picks->rows[row] * p.a.dim + first;
-        float4 in = __ldcg(reinterpret_cast<const float4 *>(x));
-        v[0] = in.x, v[1] = in.y, v[2] = in.z, v[3] = in.w;
+        experts_load_both(p, j.e, j.picks->slots[row], first, ret.v);
+        return;
     }
-    experts_times_halves(v, j.w.exl3.suh, first);
-    exl3_rotate(v);
+    const float *x =
+        device_ptr<const float>(p.a.x) + (uint64_t)j.picks->rows[row] * p.a.dim + first;
+    float4 in = __ldcg(reinterpret_cast<const float4 *>(x));
+    ret.v[0] = in.x, ret.v[1] = in.y, ret.v[2] = in.z, ret.v[3] = in.w;
 }
 
-// All rows' sizes; the part's own inputs to own: [rows, inputs of the part].
+// Rotates them, for the row's size; the part's own go to own.
+DEVICE_FN void rotate_inputs(const struct job &j, uint32_t row, uint32_t block, struct inputs &in,
+                             float *own, struct sums_of *s) {
+    uint32_t lane = threadIdx.x % WARP, size = 0, nth = block - j.from;
+    float *v = in.v;
+    v[0] = v[0] * arith_from_f16((uint16_t)in.suh.x);
+    v[1] = v[1] * arith_from_f16((uint16_t)(in.suh.x >> 16));
+    v[2] = v[2] * arith_from_f16((uint16_t)in.suh.y);
+    v[3] = v[3] * arith_from_f16((uint16_t)(in.suh.y >> 16));
+    exl3_rotate(v);
+#pragma unroll
+    for (int n = 0; n < 4; n++) size = max(size, exl3_int_size(v[n]));
+    size = __reduce_max_sync(0xffffffffu, size);
+    if (lane == 0) atomicMax(&s->sizes[row], size);
+    if (nth < j.blocks)
+        reinterpret_cast<float4 *>(own + (row * j.blocks + nth) * EXL3_BLOCK)[lane] =
+            make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// All rows' sizes; the part's own inputs to own: [rows, inputs of the part]. Two blocks of inputs are on their way together.
 DEVICE_FN void rotate_all(const struct experts_params &p, const struct job &j, float *own,
                           struct sums_of *s) {
-    uint32_t lane = threadIdx.x % WARP, all = j.w.cols / EXL3_BLOCK;
-    for (uint32_t i = threadIdx.x / WARP; i < all * j.count; i += WARPS) {
-        uint32_t row = i % j.count, block = i / j.count, size = 0;
-        float v[4];
-        rotated(p, j, row, block, v);
-#pragma unroll
-        for (int n = 0; n < 4; n++) size = max(size, exl3_int_size(v[n]));
-        size = __reduce_max_sync(0xffffffffu, size);
-        if (lane == 0) atomicMax(&s->sizes[row], size);
-        uint32_t nth = block - j.from;
-        if (nth < j.blocks)
-            reinterpret_cast<float4 *>(own + (row * j.blocks + nth) * EXL3_BLOCK)[lane] =
-                make_float4(v[0], v[1], v[2], v[3]);
+    uint32_t tasks = j.w.cols / EXL3_BLOCK * j.count;
+    for (uint32_t i = threadIdx.x / WARP; i < tasks; i += 2 * WARPS) {
+        uint32_t other = i + WARPS;
+        bool two = other < tasks;
+        struct inputs a, b;
+        load_inputs(p, j, i % j.count, i / j.count, a);
+        if (two) load_inputs(p, j, other % j.count, other / j.count, b);
+        rotate_inputs(j, i % j.count, i / j.count, a, own, s);
+        if (two) rotate_inputs(j, other % j.count, other / j.count, b, own, s);
     }
     __syncthreads();
 }
