@@ -90,9 +90,11 @@ DEVICE_FN void experts_add_last(const struct experts_params &p, const struct exp
         }
     }
     __syncthreads();
-    if (!last) return;
+    uint32_t mine = last;
+    __syncthreads(); // it may be called again
+    if (!mine) return;
     __threadfence();
     uint32_t channel = block * EXL3_BLOCK + threadIdx.x % WARP * 4;
     for (uint32_t row = threadIdx.x / WARP; row < count; row += blockDim.x / WARP)
-        if (last >> row & 1) experts_add_row(p, picks.rows[row], channel);
+        if (mine >> row & 1) experts_add_row(p, picks.rows[row], channel);
 }

@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 3)
     bool ahead = experts_ahead(p);
     if (!ahead) device_wait_prior();
     device_let_next();
-    uint32_t number = 0, count = experts_find(p, &picks, &number);
+    uint32_t number = 0, count = experts_find(p, EXPERTS_FEW_ROWS, &picks, &number);
     uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
     const struct expert &e = experts_of(p, number);
     struct work k = {p, e, p.down ? e.down : blockIdx.z ? e.up : e.gate, count, &picks, nullptr};
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, 2)
     __shared__ struct experts_picks picks;
     device_wait_prior();
     device_let_next(); // likewise
-    uint32_t number = 0, count = experts_find(p, &picks, &number);
+    uint32_t number = 0, count = experts_find(p, EXPERTS_FEW_ROWS, &picks, &number);
     if (!count) return;
     const struct expert &e = experts_of(p, number);
     struct work k = {p, e, p.down ? e.down : blockIdx.z ? e.up : e.gate, count, &picks, nullptr};

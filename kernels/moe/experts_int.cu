@@ -28,9 +28,9 @@ extern __shared__ __align__(1024) char shared[];
 struct job {
     const struct expert &e;
     struct weight w;
-    uint32_t count;        // rows
-    uint32_t block, part;  // of outputs, of inputs
-    uint32_t from, blocks; // of 128 inputs: the part's
+    uint32_t count;              // rows
+    uint32_t block, step, all;   // of 128 outputs: the first, from one to the next, of the matrix
+    uint32_t part, from, blocks; // of 128 inputs: the part's
     struct experts_picks *picks;
 };
 
@@ -49,6 +49,7 @@ struct copier {
     uint32_t step;    // bytes of them in a place
     bool some, wide;
     uint32_t next, count, groups; // groups that were copied, all of the team's, all of the part's
+    uint32_t left, step_bytes;    // blocks of outputs that are left, from one to the next
 };
 
 // The nth group of a team among the part's.
@@ -75,11 +76,13 @@ DEVICE_FN struct copier copier_of(const struct job &j) {
     c.next = 0;
     c.groups = j.blocks * 2;
     c.count = j.blocks * 2 / TEAMS;
+    c.left = (j.all - j.block + j.step - 1) / j.step;
+    c.step_bytes = j.step * EXL3_BLOCK * half_bits;
     return c;
 }
 
 DEVICE_FN void copy_next(struct copier &c, uint32_t to) {
-    if (c.next < c.count && c.some) {
+    if (c.left && c.some) {
         const char *from = c.from + (uint64_t)group_at(c.next, c.groups) * 4 * c.pitch;
         to += c.to;
         copies_16(to, from);
@@ -89,7 +92,11 @@ DEVICE_FN void copy_next(struct copier &c, uint32_t to) {
             copies_16(to + 3 * c.step, from + 3 * (uint64_t)c.pitch);
         }
     }
-    c.next++;
+    if (++c.next == c.count && c.left) {
+        c.next = 0;
+        c.left--;
+        c.from += c.step_bytes;
+    }
     copies_end_group();
 }
 
@@ -153,7 +160,7 @@ DEVICE_FN void rotate_all(const struct experts_params &p, const struct job &j, f
 // The integers of `groups` groups from `first` on, of all rows: exl3_int_few.cu's window.
 template <int COLUMNS>
 DEVICE_FN void fill_window(const struct job &j, const float *own, uint32_t first, uint32_t groups,
-                           char *window, struct sums_of *s) {
+                           bool count_them, char *window, struct sums_of *s) {
     uint32_t n = threadIdx.x % 16;
     for (uint32_t turn = 0; turn < groups * j.count; turn += THREADS / 16) {
         uint32_t task = turn + threadIdx.x / 16;
@@ -173,7 +180,7 @@ DEVICE_FN void fill_window(const struct job &j, const float *own, uint32_t first
 #pragma unroll
         for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
         if (!is) continue;
-        if (n == 0) atomicAdd(&s->q_sums[row], sum);
+        if (n == 0 && count_them) atomicAdd(&s->q_sums[row], sum);
         char *to = window + group * exl3_int_group_bytes(COLUMNS) +
                    n % 8 * exl3_int_step_bytes(COLUMNS) + row / 4 * 256 + n / 8 * 128 +
                    row % 4 * 32;
@@ -232,33 +239,41 @@ DEVICE_FN void put_sums(const int32_t sum[2][COLUMNS / 2], bool add, struct sums
     }
 }
 
-template <int W, int COLUMNS>
-DEVICE_FN void run_width(const struct experts_params &p, const struct job &j, struct copier &c,
-                         const char *ring, const float *own, char *window, struct sums_of *s) {
-    uint32_t team = threadIdx.x / WARP / EXL3_INT_TEAM, groups = j.blocks * 2, turn = 0;
-    int32_t sum[2][COLUMNS / 2];
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) sum[i % 2][i / 2] = 0;
-    for (uint32_t first = 0; first < groups; first += WINDOW) {
-        uint32_t count = min(groups - first, (uint32_t)WINDOW), each = count / TEAMS;
-        if (first) __syncthreads(); // the window before has been multiplied
-        fill_window<COLUMNS>(j, own, first, count, window, s);
-        multiply_window<W, COLUMNS>(
-            p, c, ring, turn, each,
-            (copies_shared(window) + team * each * exl3_int_group_bytes(COLUMNS)) / 16, sum);
+// A warp: a row's 128 outputs, from the block's sums.
+DEVICE_FN void finish_row(const struct experts_params &p, const struct job &j, uint32_t block,
+                          uint32_t row, const struct sums_of *s) {
+    uint32_t lane = threadIdx.x % WARP, slot = j.picks->slots[row];
+    uint32_t first = block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
+    int4 in = reinterpret_cast<const int4 *>(s->total[row])[lane];
+    int32_t q_sum = s->q_sums[row];
+    float scale = exl3_int_scale(s->sizes[row]);
+    if (!p.down) {
+        uint64_t at = experts_int_at(p, blockIdx.z, j.part, slot);
+        int32_t *to = device_ptr<int32_t>(p.ints) + at * p.a.width + first;
+        *reinterpret_cast<int4 *>(to) = in;
+        if (lane || block) return;
+        device_ptr<int32_t>(p.q_sums)[at] = q_sum;
+        if (!j.part) device_ptr<float>(p.scales)[(uint64_t)blockIdx.z * p.picks + slot] = scale;
+        return;
     }
-    if (team) put_sums<COLUMNS>(sum, false, s);
-    __syncthreads();
-    if (!team) put_sums<COLUMNS>(sum, true, s);
-    __syncthreads();
+    uint32_t middle = (uint32_t)q_sum * EXL3_INT_MIDDLE;
+    const int32_t all[4] = {in.x, in.y, in.z, in.w};
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = exl3_int_answer((int32_t)((uint32_t)all[i] - middle), q_sum, scale);
+    experts_finish(v, j.w.exl3, first);
+    *reinterpret_cast<float4 *>(experts_out(p, slot) + first) = make_float4(v[0], v[1], v[2], v[3]);
 }
 
+// The same of the matrix's width.
 template <int COLUMNS>
-DEVICE_FN void run(const struct experts_params &p, const struct job &j, struct copier &c,
-                   const char *ring, const float *own, char *window, struct sums_of *s) {
+DEVICE_FN void multiply_of(const struct experts_params &p, uint32_t half_bits, struct copier &c,
+                           const char *ring, uint32_t &turn, uint32_t count, uint32_t digits,
+                           int32_t sum[2][COLUMNS / 2]) {
 #define WIDTH(w)                                                                                   \
-    case w: run_width<w, COLUMNS>(p, j, c, ring, own, window, s); break;
-    switch (j.w.exl3.half_bits) {
+    case w: multiply_window<w, COLUMNS>(p, c, ring, turn, count, digits, sum); break;
+    switch (half_bits) {
         WIDTH(2)
         WIDTH(3)
         WIDTH(4)
@@ -278,34 +293,39 @@ DEVICE_FN void run(const struct experts_params &p, const struct job &j, struct c
 #undef WIDTH
 }
 
-// A warp: a row's 128 outputs, from the block's sums.
-DEVICE_FN void finish_row(const struct experts_params &p, const struct job &j, uint32_t row,
-                          const struct sums_of *s) {
-    uint32_t lane = threadIdx.x % WARP, slot = j.picks->slots[row];
-    uint32_t first = j.block * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
-    int4 in = reinterpret_cast<const int4 *>(s->total[row])[lane];
-    int32_t q_sum = s->q_sums[row];
-    float scale = exl3_int_scale(s->sizes[row]);
-    if (!p.down) {
-        uint64_t at = experts_int_at(p, blockIdx.z, j.part, slot);
-        int32_t *to = device_ptr<int32_t>(p.ints) + at * p.a.width + first;
-        *reinterpret_cast<int4 *>(to) = in;
-        if (lane || j.block) return;
-        device_ptr<int32_t>(p.q_sums)[at] = q_sum;
-        if (!j.part) device_ptr<float>(p.scales)[(uint64_t)blockIdx.z * p.picks + slot] = scale;
-        return;
-    }
-    uint32_t middle = (uint32_t)q_sum * EXL3_INT_MIDDLE;
-    const int32_t all[4] = {in.x, in.y, in.z, in.w};
-    float v[4];
+template <int COLUMNS>
+DEVICE_FN void run(const struct experts_params &p, const struct job &j, struct copier &c,
+                   const char *ring, const float *own, char *window, struct sums_of *s) {
+    uint32_t team = threadIdx.x / WARP / EXL3_INT_TEAM, groups = j.blocks * 2, turn = 0;
+#pragma unroll 1
+    for (uint32_t block = j.block; block < j.all; block += j.step) {
+        int32_t sum[2][COLUMNS / 2];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = exl3_int_answer((int32_t)((uint32_t)all[i] - middle), q_sum, scale);
-    experts_finish(v, j.w.exl3, first);
-    *reinterpret_cast<float4 *>(experts_out(p, slot) + first) = make_float4(v[0], v[1], v[2], v[3]);
+        for (int i = 0; i < COLUMNS; i++) sum[i % 2][i / 2] = 0;
+#pragma unroll 1
+        for (uint32_t first = 0; first < groups; first += WINDOW) {
+            uint32_t count = min(groups - first, (uint32_t)WINDOW), each = count / TEAMS;
+            if (first) __syncthreads(); // the window before has been multiplied
+            if (block == j.block || groups > WINDOW)
+                fill_window<COLUMNS>(j, own, first, count, block == j.block, window, s);
+            multiply_of<COLUMNS>(
+                p, j.w.exl3.half_bits, c, ring, turn, each,
+                (copies_shared(window) + team * each * exl3_int_group_bytes(COLUMNS)) / 16, sum);
+        }
+        if (team) put_sums<COLUMNS>(sum, false, s);
+        __syncthreads();
+        if (!team) put_sums<COLUMNS>(sum, true, s);
+        __syncthreads();
+        for (uint32_t row = threadIdx.x / WARP; row < j.count; row += WARPS)
+            finish_row(p, j, block, row, s);
+        if (p.down && p.adds)
+            experts_add_last(p, *j.picks, j.count, block);
+        else
+            __syncthreads(); // the sums have been read
+    }
 }
 
-// Grid: blocks of 128 outputs times parts, items, gate and up (down alone, whose inputs are one part).
+// Grid: shares of the blocks of 128 outputs times parts, items, gate and up (down alone, whose inputs are one part).
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     experts_int(const struct experts_params p) {
     __shared__ struct experts_picks picks;
@@ -317,16 +337,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     bool ahead = experts_ahead(p);
     if (!ahead) device_wait_prior();
     device_let_next();
-    uint32_t number = 0, count = experts_find(p, &picks, &number), parts = p.down ? 1 : p.parts;
+    uint32_t number = 0, count = experts_find(p, p.item_rows, &picks, &number),
+             parts = p.down ? 1 : p.parts;
     const struct expert &e = experts_of(p, number);
-    struct job j = {e, p.down ? e.down : blockIdx.z ? e.up : e.gate, count, 0, 0, 0, 0, &picks};
-    uint32_t blocks = j.w.rows / EXL3_BLOCK, all = j.w.cols / EXL3_BLOCK;
-    if (!count || !exl3_int_weight(&j.w) || blockIdx.x >= blocks * parts) {
+    struct job j = {e, p.down ? e.down : blockIdx.z ? e.up : e.gate};
+    uint32_t all = j.w.cols / EXL3_BLOCK;
+    j.picks = &picks;
+    j.count = count;
+    j.all = j.w.rows / EXL3_BLOCK;
+    j.step = gridDim.x / parts;
+    j.block = blockIdx.x % j.step;
+    j.part = blockIdx.x / j.step;
+    if (!count || !exl3_int_weight(&j.w) || j.block >= j.all) {
         if (ahead) device_wait_prior();
         return;
     }
-    j.block = blockIdx.x % blocks;
-    j.part = blockIdx.x / blocks;
     j.from = all * j.part / parts;
     j.blocks = all * (j.part + 1) / parts - j.from;
     // Rings, the window, rotated rows.
@@ -344,6 +369,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
         run<8>(p, j, c, ring, own, window, &sums);
     else
         run<16>(p, j, c, ring, own, window, &sums);
-    for (uint32_t row = threadIdx.x / WARP; row < count; row += WARPS) finish_row(p, j, row, &sums);
-    if (p.down && p.adds) experts_add_last(p, picks, count, j.block);
 }

@@ -16,6 +16,7 @@ enum {
     INT_INPUTS =
         2048, // of a row, that a block of experts_int has at most, if so many parts are enough
     INT_SLOTS = 4 * 72, // beyond so many, blocks share no inputs of a gate or up
+    INT_BLOCKS = 3,     // of a multiprocessor at once
 };
 
 // Matrices of each kind that a table has, and their most bits.
@@ -127,7 +128,7 @@ static uint32_t many_shared(uint32_t rows, uint32_t half_bits) {
 static uint32_t many_rows(const struct plan *s) {
     const struct experts_params *p = &s->p;
     uint32_t each = p->picks / (p->a.count + p->a.shared); // on average, of an expert
-    uint32_t most = max_u32(p->a.dim, p->a.width), from = 4;
+    uint32_t most = max_u32(p->a.dim, p->a.width), from = 2;
     uint32_t half_bits = max_u32(s->kinds[0].int_half_bits, s->kinds[1].int_half_bits);
     if (getenv("EXP_MANY")) from = (uint32_t)atoi(getenv("EXP_MANY"));
     if (!half_bits || each < from || experts_flat_words(most) > EXPERTS_MANY_FLAT_WORDS) return 0;
@@ -144,7 +145,6 @@ static void plan_ints(struct plan *s) {
     p->parts = max_u32(1, min_u32(min_u32(int_slots(p) / p->picks, EXPERTS_INT_PARTS), blocks));
     p->item_rows = 1;
     uint32_t most = p->a.rows >= 64 ? EXPERTS_INT_ROWS : min_u32(p->a.rows, EXL3_INT_ROWS_FEW);
-    if (p->a.rows <= EXPERTS_FEW_ROWS) most = p->a.rows;
     if (getenv("EXP_ROWS")) most = (uint32_t)atoi(getenv("EXP_ROWS"));
     if (getenv("EXP_PARTS"))
         p->parts =
@@ -163,18 +163,23 @@ static void add_ints(struct plan *s, uint32_t items) {
     struct experts_params *p = &s->p;
     const struct kinds *k = &s->kinds[p->down];
     if (!k->ints) return;
-    uint32_t blocks = (p->down ? p->a.dim : p->a.width) / EXL3_BLOCK;
+    uint32_t blocks = (p->down ? p->a.dim : p->a.width) / EXL3_BLOCK, matrices = p->down ? 1 : 2;
     p->item_bytes = exl3_int_item_bytes(k->int_half_bits);
     if (p->many) {
         const char *kernel = p->many == 16   ? "experts_int_16"
                              : p->many == 32 ? "experts_int_32"
                                              : "experts_int_64";
-        add(s, kernel, blocks, items, p->down ? 1 : 2, EXL3_INT_MANY_THREADS)->shared_bytes =
+        add(s, kernel, blocks, items, matrices, EXL3_INT_MANY_THREADS)->shared_bytes =
             many_shared(p->many, k->int_half_bits);
         return;
     }
-    struct launch *l = add(s, "experts_int", p->down ? blocks : blocks * p->parts, items,
-                           p->down ? 1 : 2, EXPERTS_INT_WARPS * 32);
+    // As many blocks as there is room for at once, if there is so much to do; most items have one row.
+    uint32_t parts = p->down ? 1 : p->parts, some = p->picks * matrices * parts;
+    uint32_t shares =
+        max_u32(1, min_u32(blocks, ceil_div_u32(INT_BLOCKS * s->arch->sm_count, some)));
+    if (getenv("EXP_SHARES")) shares = min_u32(blocks, (uint32_t)atoi(getenv("EXP_SHARES")));
+    struct launch *l =
+        add(s, "experts_int", shares * parts, items, matrices, EXPERTS_INT_WARPS * 32);
     l->shared_bytes = int_shared(p, k, p->down);
 }
 
@@ -211,7 +216,7 @@ static bool few_fits(struct plan *s, struct few *ret) {
         EXPERTS_FEW_RING_BYTES + a->rows * align_up_u64(cols, EXL3_BLOCK) * 4; // down's may be fp32
     ret->chains = RINGS * p->slot_bytes + rows;
     uint64_t most = RINGS * 64 * EXL3_HALF_BITS_MAX + rows;
-    return a->rows <= EXPERTS_FEW_ROWS && p->item_rows >= a->rows &&
+    return a->rows <= EXPERTS_FEW_ROWS &&
            max_u64(ret->plain, most) + STATIC_BYTES <= s->arch->shared_max;
 }
 

@@ -20,10 +20,10 @@ struct experts_picks {
     uint32_t rows[EXPERTS_INT_ROWS], slots[EXPERTS_INT_ROWS];
 };
 
-/* All threads: the picks of item blockIdx.y and how many; 0: there is no such item, or a block of another pick of the same expert has
- * them. */
-DEVICE_FN uint32_t experts_find(const struct experts_params &p, struct experts_picks *ret,
-                                uint32_t *ret_number) {
+/* All threads: the picks of item blockIdx.y, up to `most`, and how many; 0: there is no such item, or a block of another pick of the same
+ * expert has them: not sorted, the first, and every one `most` behind it, have those up to the next. */
+DEVICE_FN uint32_t experts_find(const struct experts_params &p, uint32_t most,
+                                struct experts_picks *ret, uint32_t *ret_number) {
     uint32_t lane = threadIdx.x % WARP, count = 0;
     if (p.items) {
         const struct experts_item *items = device_ptr<const struct experts_item>(p.items);
@@ -39,21 +39,23 @@ DEVICE_FN uint32_t experts_find(const struct experts_params &p, struct experts_p
         __syncthreads();
         return count;
     }
-    uint32_t first = blockIdx.y, number = experts_number(p, blockIdx.y);
+    uint32_t mine = blockIdx.y, number = experts_number(p, mine), before = 0;
     for (uint32_t base = 0; base < p.picks; base += WARP) {
-        bool mine = base + lane < p.picks && experts_number(p, base + lane) == number;
-        uint32_t found = __ballot_sync(0xffffffffu, mine);
-        uint32_t to = count + __popc(found & ((1u << lane) - 1));
-        if (mine && threadIdx.x < WARP && to < EXPERTS_INT_ROWS) {
-            ret->rows[to] = (base + lane) / p.per;
-            ret->slots[to] = base + lane;
+        uint32_t pick = base + lane;
+        bool same = pick < p.picks && experts_number(p, pick) == number;
+        uint32_t found = __ballot_sync(0xffffffffu, same);
+        uint32_t below = base < mine ? mine - base < WARP ? (1u << (mine - base)) - 1 : ~0u : 0;
+        before += __popc(found & below);
+        uint32_t to = count + __popc(found & ~below & ((1u << lane) - 1));
+        if (same && pick >= mine && threadIdx.x < WARP && to < most) {
+            ret->rows[to] = pick / p.per;
+            ret->slots[to] = pick;
         }
-        if (!count && found) first = base + __ffs(found) - 1;
-        count += __popc(found);
+        count += __popc(found & ~below);
     }
     *ret_number = number;
     __syncthreads();
-    return first == blockIdx.y ? count : 0;
+    return before % most ? 0 : min(count, most);
 }
 
 // Sums of a slot's gate (0) or up (1) and a segment.
