@@ -23,50 +23,62 @@ DEVICE_FN void experts_finish_out(const struct experts_params &p, uint32_t numbe
     if (exl3_chain_weight(&w)) experts_finish(v, w.exl3, channel);
 }
 
+// The place of the expert of which `nth` of a row's are lower. All lanes; k: how many; mine: the lane's of the first 32.
+DEVICE_FN uint32_t experts_nth(const uint32_t *experts, uint32_t k, uint32_t mine, uint32_t nth) {
+    uint32_t lane = threadIdx.x % WARP, which = 0;
+    for (uint32_t base = 0; base < k; base += WARP) {
+        uint32_t lower = 0, v = mine;
+        if (base) v = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX;
+        for (uint32_t from = 0; from < k; from += WARP) {
+            uint32_t other = mine, end = k - from < WARP ? k - from : WARP;
+            if (from) other = from + lane < k ? __ldcg(experts + from + lane) : UINT32_MAX;
+            for (uint32_t j = 0; j < end; j++) lower += __shfl_sync(0xffffffffu, other, j) < v;
+        }
+        uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == nth);
+        if (found) which = base + __ffs(found) - 1;
+    }
+    return which;
+}
+
 // A warp: 128 columns of row t, the lane's four from `channel` on. The next experts' answers are asked for before the first is added.
 DEVICE_FN void experts_add_row(const struct experts_params &p, uint32_t t, uint32_t channel) {
     enum { BATCH = 8 };
     uint32_t k = p.a.per_token, lane = threadIdx.x % WARP;
     const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + (uint64_t)t * k;
     const float *weights = device_ptr<const float>(p.a.weights) + (uint64_t)t * k;
-    float y[4] = {0, 0, 0, 0}, last[4] = {0, 0, 0, 0}, gate = 0;
+    float *to = device_ptr<float>(p.a.shared ? p.a.h : p.a.y) + (uint64_t)t * p.a.dim + channel;
+    uint32_t mine = lane < k ? __ldcg(experts + lane) : UINT32_MAX;
+    float y[4] = {0, 0, 0, 0}, last[4] = {0, 0, 0, 0}, h[4] = {0, 0, 0, 0}, gate = 0;
     if (p.a.shared) {
         gate = __ldcg(device_ptr<const float>(p.a.gate) + t);
         experts_load_out(p, t * p.per + k, channel, last);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (channel + j < p.a.dim) h[j] = __ldcg(to + j);
     }
     for (uint32_t done = 0; done < k; done += BATCH) {
         float v[BATCH][4], weight[BATCH];
-        uint32_t number[BATCH];
+        uint32_t which[BATCH];
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) { // the experts of which `done + i` are lower
+        for (int i = 0; i < BATCH; i++) {
             if (done + i >= k) break;
-            uint32_t which = 0;
-            for (uint32_t base = 0; base < k; base += WARP) {
-                uint32_t mine = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX,
-                         lower = 0;
-                for (uint32_t j = 0; j < k; j++) lower += __ldcg(experts + j) < mine;
-                uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == done + i);
-                if (found) which = base + __ffs(found) - 1;
-            }
-            number[i] = __ldcg(experts + which);
-            weight[i] = __ldcg(weights + which);
-            experts_load_out(p, t * p.per + which, channel, v[i]);
+            which[i] = experts_nth(experts, k, mine, done + i);
+            weight[i] = __ldcg(weights + which[i]);
+            experts_load_out(p, t * p.per + which[i], channel, v[i]);
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             if (done + i >= k) break;
-            experts_finish_out(p, number[i], channel, v[i]);
+            if (p.place) experts_finish_out(p, __ldcg(experts + which[i]), channel, v[i]);
 #pragma unroll
             for (int j = 0; j < 4; j++) y[j] = y[j] + weight[i] * v[i][j];
         }
     }
-    float *to = device_ptr<float>(p.a.shared ? p.a.h : p.a.y) + (uint64_t)t * p.a.dim + channel;
     if (p.a.shared) {
         float s = arith_sigmoid(gate);
         experts_finish_out(p, p.a.count, channel, last);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (channel + j < p.a.dim) y[j] = __ldcg(to + j) + (y[j] + s * last[j]);
+        for (int j = 0; j < 4; j++) y[j] = h[j] + (y[j] + s * last[j]);
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)

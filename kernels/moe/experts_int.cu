@@ -325,6 +325,15 @@ DEVICE_FN void run(const struct experts_params &p, const struct job &j, struct c
     }
 }
 
+// The factors that the down's inputs will be multiplied by, to the second cache.
+DEVICE_FN void factors_ahead(const struct job &j) {
+    devptr from[] = {j.e.gate.exl3.svh, j.e.up.exl3.svh, j.w.exl3.suh};
+    uint32_t each = j.w.cols * sizeof(uint16_t);
+    bool exl3 = j.e.gate.exl3.half_bits && j.e.up.exl3.half_bits;
+    for (uint32_t i = threadIdx.x * 128; i < 3 * each && exl3; i += THREADS * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(device_ptr<char>(from[i / each]) + i % each));
+}
+
 // Grid: shares of the blocks of 128 outputs times parts, items, gate and up (down alone, whose inputs are one part).
 extern "C" __global__ void __launch_bounds__(THREADS, 3)
     experts_int(const struct experts_params p) {
@@ -363,7 +372,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
 #pragma unroll 1
     for (uint32_t i = 0; i < EXL3_INT_RING; i++)
         copy_next(c, copies_shared(ring) + i * p.item_bytes);
-    if (ahead) device_wait_prior();
+    if (ahead) {
+        factors_ahead(j);
+        device_wait_prior();
+    }
     rotate_all(p, j, own, &sums);
     if (few)
         run<8>(p, j, c, ring, own, window, &sums);

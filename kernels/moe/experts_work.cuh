@@ -39,10 +39,13 @@ DEVICE_FN uint32_t experts_find(const struct experts_params &p, uint32_t most,
         __syncthreads();
         return count;
     }
-    uint32_t mine = blockIdx.y, number = experts_number(p, mine), before = 0;
+    // Of up to a warp's picks each lane has one: one read of memory.
+    uint32_t mine = blockIdx.y, before = 0;
+    uint32_t first = lane < p.picks ? experts_number(p, lane) : UINT32_MAX;
+    uint32_t number = mine < WARP ? __shfl_sync(0xffffffffu, first, mine) : experts_number(p, mine);
     for (uint32_t base = 0; base < p.picks; base += WARP) {
         uint32_t pick = base + lane;
-        bool same = pick < p.picks && experts_number(p, pick) == number;
+        bool same = pick < p.picks && (base ? experts_number(p, pick) : first) == number;
         uint32_t found = __ballot_sync(0xffffffffu, same);
         uint32_t below = base < mine ? mine - base < WARP ? (1u << (mine - base)) - 1 : ~0u : 0;
         before += __popc(found & below);

@@ -104,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(WARP) router(const struct router_ar
     uint64_t t = blockIdx.x;
     uint32_t lane = threadIdx.x, each = (a.count + WARP - 1) / WARP;
     float *logits = device_ptr<float>(a.logits) + t * a.count;
-    device_wait_prior();
     device_let_next();
+    device_wait_prior();
     if (each > in_registers::EACH) {
         struct in_memory p = {logits};
         choose(a, t, each, p);
