@@ -23,17 +23,26 @@ DEVICE_FN void experts_finish_out(const struct experts_params &p, uint32_t numbe
     if (exl3_chain_weight(&w)) experts_finish(v, w.exl3, channel);
 }
 
-// The place of the expert of which `nth` of a row's are lower. All lanes; k: how many; mine: the lane's of the first 32.
-DEVICE_FN uint32_t experts_nth(const uint32_t *experts, uint32_t k, uint32_t mine, uint32_t nth) {
+// How many of a row's k experts are lower than v. All lanes.
+DEVICE_FN uint32_t experts_lower(const uint32_t *experts, uint32_t k, uint32_t v) {
+    uint32_t lane = threadIdx.x % WARP, lower = 0;
+    for (uint32_t from = 0; from < k; from += WARP) {
+        uint32_t other = from + lane < k ? __ldcg(experts + from + lane) : UINT32_MAX;
+#pragma unroll 8
+        for (uint32_t j = 0; j < WARP && from + j < k; j++)
+            lower += __shfl_sync(0xffffffffu, other, j) < v;
+    }
+    return lower;
+}
+
+/* The place of the expert of which `nth` of a row's are lower. All lanes; first: how many are lower than the lane's of the first 32. */
+DEVICE_FN uint32_t experts_nth(const uint32_t *experts, uint32_t k, uint32_t first, uint32_t nth) {
     uint32_t lane = threadIdx.x % WARP, which = 0;
     for (uint32_t base = 0; base < k; base += WARP) {
-        uint32_t lower = 0, v = mine;
-        if (base) v = base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX;
-        for (uint32_t from = 0; from < k; from += WARP) {
-            uint32_t other = mine, end = k - from < WARP ? k - from : WARP;
-            if (from) other = from + lane < k ? __ldcg(experts + from + lane) : UINT32_MAX;
-            for (uint32_t j = 0; j < end; j++) lower += __shfl_sync(0xffffffffu, other, j) < v;
-        }
+        uint32_t lower = first;
+        if (base)
+            lower = experts_lower(experts, k,
+                                  base + lane < k ? __ldcg(experts + base + lane) : UINT32_MAX);
         uint32_t found = __ballot_sync(0xffffffffu, base + lane < k && lower == nth);
         if (found) which = base + __ffs(found) - 1;
     }
@@ -47,7 +56,6 @@ DEVICE_FN void experts_add_row(const struct experts_params &p, uint32_t t, uint3
     const uint32_t *experts = device_ptr<const uint32_t>(p.a.experts) + (uint64_t)t * k;
     const float *weights = device_ptr<const float>(p.a.weights) + (uint64_t)t * k;
     float *to = device_ptr<float>(p.a.shared ? p.a.h : p.a.y) + (uint64_t)t * p.a.dim + channel;
-    uint32_t mine = lane < k ? __ldcg(experts + lane) : UINT32_MAX;
     float y[4] = {0, 0, 0, 0}, last[4] = {0, 0, 0, 0}, h[4] = {0, 0, 0, 0}, gate = 0;
     if (p.a.shared) {
         gate = __ldcg(device_ptr<const float>(p.a.gate) + t);
@@ -56,13 +64,14 @@ DEVICE_FN void experts_add_row(const struct experts_params &p, uint32_t t, uint3
         for (int j = 0; j < 4; j++)
             if (channel + j < p.a.dim) h[j] = __ldcg(to + j);
     }
+    uint32_t first = experts_lower(experts, k, lane < k ? __ldcg(experts + lane) : UINT32_MAX);
     for (uint32_t done = 0; done < k; done += BATCH) {
         float v[BATCH][4], weight[BATCH];
         uint32_t which[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             if (done + i >= k) break;
-            which[i] = experts_nth(experts, k, mine, done + i);
+            which[i] = experts_nth(experts, k, first, done + i);
             weight[i] = __ldcg(weights + which[i]);
             experts_load_out(p, t * p.per + which[i], channel, v[i]);
         }

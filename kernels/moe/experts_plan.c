@@ -8,8 +8,6 @@
 #include "kernels/linear/linear_order.h"
 #include "kernels/moe/experts_params.h"
 
-#include <stdlib.h>
-
 enum {
     ALIGN = 256,
     STATIC_BYTES = 10 << 10, // of shared memory, of the products
@@ -130,7 +128,6 @@ static uint32_t many_rows(const struct plan *s) {
     uint32_t each = p->picks / (p->a.count + p->a.shared); // on average, of an expert
     uint32_t most = max_u32(p->a.dim, p->a.width), from = 2;
     uint32_t half_bits = max_u32(s->kinds[0].int_half_bits, s->kinds[1].int_half_bits);
-    if (getenv("EXP_MANY")) from = (uint32_t)atoi(getenv("EXP_MANY"));
     if (!half_bits || each < from || experts_flat_words(most) > EXPERTS_MANY_FLAT_WORDS) return 0;
     uint32_t rows = each <= 10 ? 16 : each <= 24 ? 32 : 64;
     while (rows > 16 && many_shared(rows, half_bits) + STATIC_BYTES > s->arch->shared_max)
@@ -145,10 +142,6 @@ static void plan_ints(struct plan *s) {
     p->parts = max_u32(1, min_u32(min_u32(int_slots(p) / p->picks, EXPERTS_INT_PARTS), blocks));
     p->item_rows = 1;
     uint32_t most = p->a.rows >= 64 ? EXPERTS_INT_ROWS : min_u32(p->a.rows, EXL3_INT_ROWS_FEW);
-    if (getenv("EXP_ROWS")) most = (uint32_t)atoi(getenv("EXP_ROWS"));
-    if (getenv("EXP_PARTS"))
-        p->parts =
-            max_u32(int_parts_min(p), min_u32(p->parts, (uint32_t)atoi(getenv("EXP_PARTS"))));
     while (p->item_rows < most) {
         p->item_rows *= 2;
         uint32_t bytes =
@@ -177,7 +170,6 @@ static void add_ints(struct plan *s, uint32_t items) {
     uint32_t parts = p->down ? 1 : p->parts, some = p->picks * matrices * parts;
     uint32_t shares =
         max_u32(1, min_u32(blocks, ceil_div_u32(INT_BLOCKS * s->arch->sm_count, some)));
-    if (getenv("EXP_SHARES")) shares = min_u32(blocks, (uint32_t)atoi(getenv("EXP_SHARES")));
     struct launch *l =
         add(s, "experts_int", shares * parts, items, matrices, EXPERTS_INT_WARPS * 32);
     l->shared_bytes = int_shared(p, k, p->down);
