@@ -152,6 +152,7 @@ struct ops {
     // Bytes of scratch that experts needs for up to a->rows rows of these sizes; looks at sizes alone.
     uint64_t (*experts_room)(void *ctx, const struct experts_args *a);
     void (*experts)(void *ctx, const struct experts_args *a);
+    bool experts_shared; // experts takes the shared expert too, if it has the routed ones' width
     void (*expert_sum)(void *ctx, const struct expert_sum_args *a);
     void (*draw)(void *ctx, const struct draw_args *a); // NULL: rows are drawn from on the host
 

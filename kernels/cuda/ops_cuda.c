@@ -226,7 +226,8 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .mark = mark_cuda,
                       .marks_read = marks_read_cuda,
                       .weight_room = weight_room_cuda,
-                      .weight_put = weight_put_cuda};
+                      .weight_put = weight_put_cuda,
+                      .experts_shared = true};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
     o->experts_room = experts_room_cuda;
     PLANS_ALL(CUDA_FILL)

@@ -12,7 +12,6 @@
 #include "kernels/linear/exl3_int_many.cuh"
 
 enum {
-    FLAT_SUM = 57500, // 510 * 57500 < 2^25 - 2^22 - 16
 #if __CUDA_ARCH__ >= 900
     MANY_COPIES = 1, // arrivals that fill a stage
 #else
@@ -32,12 +31,6 @@ DEVICE_FN void rows_rotate(const float *x, const uint16_t *suh, uint32_t block, 
     exl3_rotate(v);
 }
 
-DEVICE_FN uint32_t rows_f16(int32_t a, int32_t b) { // exact: |q| <= 2047
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"((float)b), "f"((float)a));
-    return r;
-}
-
 // A warp's 128 channels to integers: written, and what is known of them.
 DEVICE_FN int32_t rows_write(const struct exl3_int_many_params &p, const float v[4], float inverse,
                              uint32_t block, uint32_t part, uint32_t row) {
@@ -51,7 +44,7 @@ DEVICE_FN int32_t rows_write(const struct exl3_int_many_params &p, const float v
         square += q[i] * q[i];
     }
     // Of tile c, lane m = lane % 4 has inputs 4 m .. 4 m + 3.
-    uint32_t low = rows_f16(q[0], q[1]), high = rows_f16(q[2], q[3]);
+    uint32_t low = many_f16(q[0], q[1]), high = many_f16(q[2], q[3]);
     uint32_t unit = block * 2 + lane / 16, m = lane % 4, c = lane % 16 / 4;
     uint64_t at = ((uint64_t)part * units + unit) * p.rows_padded + row;
     char *to = device_ptr<char>(p.q) + at * 128;
@@ -76,7 +69,7 @@ DEVICE_FN int32_t rows_write(const struct exl3_int_many_params &p, const float v
         *reinterpret_cast<uint32_t *>(to + ((2 * s + 2 + half) ^ (row & 7)) * 16 + 4 * c) = high;
 #pragma unroll
         for (int d = 8; d; d /= 2) size += __shfl_xor_sync(0xffffffffu, size, d);
-        if (lane % 16 == 0) device_ptr<uint8_t>(p.flat)[at] = size > FLAT_SUM;
+        if (lane % 16 == 0) device_ptr<uint8_t>(p.flat)[at] = size > MANY_FLAT_SUM;
     }
     return sum;
 }
@@ -169,138 +162,6 @@ DEVICE_FN uint32_t many_from(const struct exl3_int_many_params &p, uint32_t unit
                              uint32_t nth) {
     uint64_t all = (uint64_t)p.rows_padded / rows * p.blocks * units;
     return (uint32_t)(all * nth / gridDim.x);
-}
-
-/* One unit, all rows, in pieces of sixteen inputs or whole: 32 outputs of a warp, of which even and odd ones are a factor each.
- * acc[odd][8 rows]. */
-template <int ROWS, int BITS2, bool PIECE>
-DEVICE_FN void many_unit(const uint32_t *w, uint32_t half_bits, const char *q,
-                         float acc[2][ROWS / 8][4], int32_t total[2][ROWS / 8][4]) {
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    q += g * 128 + 4 * c;
-#pragma unroll
-    for (int odd = 0; odd < 2; odd++)
-#pragma unroll
-        for (int n = 0; n < ROWS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) acc[odd][n][i] = 0;
-#pragma unroll
-    for (uint32_t s = 0; s < 4; s++) {
-        uint32_t f[2][4];
-        many_factors<BITS2>(w, half_bits, s, f[0]);
-        many_factors<BITS2>(w, half_bits, 4 + s, f[1]);
-#pragma unroll
-        for (int n = 0; n < ROWS / 8; n++) {
-            const uint32_t two[2] = {
-                *reinterpret_cast<const uint32_t *>(q + n * 1024 + ((2 * s) ^ g) * 16),
-                *reinterpret_cast<const uint32_t *>(q + n * 1024 + ((2 * s + 1) ^ g) * 16)};
-#pragma unroll
-            for (int odd = 0; odd < 2; odd++) {
-                device_mma<DTYPE_F16>(acc[odd][n], f[odd], two);
-                if (PIECE)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        total[odd][n][i] += __float2int_rn(acc[odd][n][i]);
-                        acc[odd][n][i] = 0;
-                    }
-            }
-        }
-    }
-}
-
-#if MANY_HOPPER
-#define MANY_D8(i_)                                                                                \
-    "+f"(d[i_]), "+f"(d[i_ + 1]), "+f"(d[i_ + 2]), "+f"(d[i_ + 3]), "+f"(d[i_ + 4]),               \
-        "+f"(d[i_ + 5]), "+f"(d[i_ + 6]), "+f"(d[i_ + 7])
-
-// d = A B, or more of it: 64 outputs of four warps, ROWS rows, sixteen inputs.
-template <int ROWS, int MORE> DEVICE_FN void many_wgmma(float *d, const uint32_t a[4], uint64_t b) {
-    if constexpr (ROWS == 16)
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
-                     "{%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0;\n}"
-                     : MANY_D8(0)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(MORE));
-    else if constexpr (ROWS == 32)
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,"
-                     "%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
-                     : MANY_D8(0), MANY_D8(8)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(MORE));
-    else
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,"
-                     "%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
-                     "%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
-                     : MANY_D8(0), MANY_D8(8), MANY_D8(16), MANY_D8(24)
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(MORE));
-}
-
-template <int ROWS> DEVICE_FN void many_hold(float *d) { // nothing that uses d moves across
-#pragma unroll
-    for (int i = 0; i < ROWS / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// A unit's products of even or odd outputs, begun.
-template <int ROWS, int BITS2>
-DEVICE_FN void many_begin(const uint32_t *w, uint32_t half_bits, uint32_t odd, uint64_t q,
-                          float *d) {
-    uint32_t f[4][4];
-#pragma unroll
-    for (uint32_t s = 0; s < 4; s++) many_factors<BITS2>(w, half_bits, odd * 4 + s, f[s]);
-    many_hold<ROWS>(d);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    many_wgmma<ROWS, 0>(d, f[0], q);
-#pragma unroll
-    for (uint32_t s = 1; s < 4; s++) many_wgmma<ROWS, 1>(d, f[s], q + 2 * s);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-#endif
-
-// Within +-2^22, d + 1.5 * 2^23 has the integer in its low bits. Bits of ret above 22: it is not within.
-template <int ROWS> DEVICE_FN uint32_t many_move(float *d) {
-    uint32_t wrong[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int i = 0; i < ROWS / 2; i++) {
-        d[i] = d[i] + 12582912.0f;
-        wrong[i % 4] |= arith_bits(d[i]) ^ 0x4b000000u;
-    }
-    return wrong[0] | wrong[1] | wrong[2] | wrong[3];
-}
-
-template <int ROWS, int BITS2>
-DEVICE_FN void many_step(const uint32_t *w, uint32_t half_bits, const char *q, const char *flat,
-                         int32_t total[2][ROWS / 8][4]) {
-    float acc[2][ROWS / 8][4];
-    uint32_t lane = threadIdx.x % WARP, wrong = 0;
-    if (lane < ROWS / 4) wrong = reinterpret_cast<const uint32_t *>(flat)[lane] ? 1u << 31 : 0;
-#if MANY_HOPPER
-    // The rows of a unit: 128 bytes each, pieces swapped by the row.
-    uint64_t b = (uint64_t)(many_shared(q) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
-                 (uint64_t)1 << 62;
-    many_begin<ROWS, BITS2>(w, half_bits, 0, b, acc[0][0]);
-    many_begin<ROWS, BITS2>(w, half_bits, 1, b, acc[1][0]);
-    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-    many_hold<ROWS>(acc[0][0]);
-    wrong |= many_move<ROWS>(acc[0][0]);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    many_hold<ROWS>(acc[1][0]);
-#else
-    many_unit<ROWS, BITS2, false>(w, half_bits, q, acc, total);
-    wrong |= many_move<ROWS>(acc[0][0]);
-#endif
-    wrong |= many_move<ROWS>(acc[1][0]);
-    if (!__any_sync(0xffffffffu, wrong >> 23)) {
-#pragma unroll
-        for (int odd = 0; odd < 2; odd++)
-#pragma unroll
-            for (int n = 0; n < ROWS / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    total[odd][n][i] += (int32_t)(arith_bits(acc[odd][n][i]) - 0x4b400000u);
-        return;
-    }
-    many_unit<ROWS, BITS2, true>(w, half_bits, q, acc, total);
 }
 
 #if __CUDA_ARCH__ < 900
@@ -550,8 +411,9 @@ template <int ROWS, int BITS2> DEVICE_FN void many_run(const struct exl3_int_man
             many_words<BITS2>(t, w + 4);
         else
             for (uint32_t k = 0; k < half_bits; k++) w[k + 4] = t[k];
-        many_step<ROWS, BITS2>(w + 3, half_bits, rows, rows + exl3_int_many_flat(ROWS, half_bits),
-                               total);
+        const char *flat = rows + exl3_int_many_flat(ROWS, half_bits);
+        bool pieces = lane < ROWS / 4 && reinterpret_cast<const uint32_t *>(flat)[lane];
+        many_step<ROWS, BITS2>(w + 3, half_bits, rows, pieces, total);
         __syncwarp();
         if (lane == 0) many_arrive(empty + slot * 8);
         if (++slot == EXL3_INT_MANY_STAGES) {

@@ -170,6 +170,7 @@ void CPU_NAME(experts)(void *ctx, const struct experts_args *a) {
                       .gate = (float *)(scratch + l.gate),
                       .up = (float *)(scratch + l.up),
                       .out = (float *)(scratch + l.out)};
+    assert(!a->shared);
     sort_picks(a, first, picks);
     memset(cpu_ptr(a->y), 0, (uint64_t)a->rows * a->dim * sizeof(float));
     for (uint32_t e = 0; e < a->count; b.picks += b.picks_count) {

@@ -1,5 +1,6 @@
-/* experts_ref: the twin of experts.cu: pick by pick, through the twins of linear and swiglu. */
+/* experts_ref: the twin of the kernels of experts: pick by pick, through the twins of linear and swiglu. */
 #include "common/mem.h"
+#include "kernels/cuda/arith.h"
 #include "kernels/cuda/refs.h"
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
@@ -25,14 +26,20 @@ static void run_pick(const struct experts_args *a, const struct expert *e, uint6
     multiply(&e->down, (uintptr_t)gate, out);
 }
 
+// A row's answer, y being the routed experts'.
+static void give(const struct experts_args *a, uint64_t row, const float *y, const float *shared) {
+    float *to = (float *)refs_ptr(a->shared ? a->h : a->y) + row * a->dim;
+    float s = a->shared ? arith_sigmoid(((const float *)refs_ptr(a->gate))[row]) : 0;
+    for (uint32_t d = 0; d < a->dim; d++) to[d] = a->shared ? to[d] + (y[d] + s * shared[d]) : y[d];
+}
+
 void experts_ref(const struct experts_args *a) {
     float *gate = mem_calloc(a->width, sizeof *gate), *up = mem_calloc(a->width, sizeof *up);
-    float *out = mem_calloc(a->dim, sizeof *out);
+    float *out = mem_calloc(a->dim, sizeof *out), *y = mem_calloc(a->dim, sizeof *y);
     const struct expert *table = a->table;
     for (uint64_t t = 0; t < a->rows; t++) {
         const uint32_t *experts = (const uint32_t *)refs_ptr(a->experts) + t * a->per_token;
         const float *weights = (const float *)refs_ptr(a->weights) + t * a->per_token;
-        float *y = (float *)refs_ptr(a->y) + t * a->dim;
         for (uint32_t d = 0; d < a->dim; d++) y[d] = 0;
         for (uint32_t e = 0; e < a->count; e++)
             for (uint32_t k = 0; k < a->per_token; k++) {
@@ -40,8 +47,11 @@ void experts_ref(const struct experts_args *a) {
                 run_pick(a, &table[e], t, gate, up, out);
                 for (uint32_t d = 0; d < a->dim; d++) y[d] = y[d] + weights[k] * out[d];
             }
+        if (a->shared) run_pick(a, &table[a->count], t, gate, up, out);
+        give(a, t, y, out);
     }
     free(gate);
     free(up);
     free(out);
+    free(y);
 }

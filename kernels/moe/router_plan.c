@@ -9,4 +9,5 @@ void router_plan(const struct router_args *a, const struct cuda_arch *arch,
     struct launch *l = launch_add(ret, "router", a, sizeof *a);
     l->grid[0] = a->rows;
     l->block[0] = 32;
+    l->early = true;
 }

@@ -1,4 +1,4 @@
-/* The CUDA operations at the sizes of a 27B, each alone: `ops_bench [--seconds S] [PART] ..`, PART being part of a case's name. A line a case:
+/* The CUDA operations at the sizes of a 27B, and those of experts at a 35B-A3B's, each alone: `ops_bench [--seconds S] [PART] ..`, PART being part of a case's name. A line a case:
  * microseconds, bytes and operations counted, and the limit beside them: the bytes at the speed of a copy on this card, measured first.
  * Rows 0 of a case must have the same bits whatever rows go with it; exits 1 where they differ, or where the device fails. Needs libc and the driver. */
 #include "common/err.h"
@@ -20,6 +20,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/mlp/swiglu.h"
 #include "kernels/moe/experts.h"
+#include "kernels/moe/router.h"
 #include "kernels/norm/rmsnorm.h"
 #include "kernels/ops.h"
 #include "kernels/sample/draw.h"
@@ -90,7 +91,11 @@ struct job {
         struct swiglu_args swiglu;
         struct draw_args draw;
         struct embed_args embed;
-        struct experts_args experts[SETS_MAX];
+        struct {
+            struct experts_args experts[SETS_MAX];
+            struct linear_args linear;
+            struct router_args router;
+        } moe;
     } u;
 };
 
@@ -369,12 +374,21 @@ static void bench_linears(struct bench *b) {
     bench_linear(b, &head, FORM_BF16, 0, of_head);
 }
 
-// Experts of a 35B: 256 of them, eight a row
+// Experts of a 35B-A3B: 256 of them, eight a row, and the shared one
 
 enum { EXPERTS = 256, PICKS = 8, EXPERT_DIM = 2048, EXPERT_WIDTH = 512 };
 
 static void issue_experts(const struct job *j, uint32_t set) {
-    j->b->o.experts(j->b->o.ctx, &j->u.experts[set]);
+    j->b->o.experts(j->b->o.ctx, &j->u.moe.experts[set]);
+}
+
+// The router too.
+static void issue_moe(const struct job *j, uint32_t set) {
+    const struct ops *o = &j->b->o;
+    const struct experts_args *a = &j->u.moe.experts[0];
+    o->linear(o->ctx, &j->u.moe.linear);
+    o->router(o->ctx, &j->u.moe.router);
+    o->experts(o->ctx, a);
 }
 
 // Sets differ in their picks, but for those of the first row of the first one. *ret_used: experts that a set needs, the most.
@@ -394,42 +408,69 @@ static devptr take_picks(struct bench *b, uint32_t rows, uint32_t set, uint32_t 
     return p;
 }
 
-static void bench_experts(struct bench *b, enum form f, uint32_t half_bits) {
-    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 2048, 0};
+static void take_experts(struct bench *b, enum form f, uint32_t half_bits, struct expert *ret) {
+    for (uint32_t e = 0; e < EXPERTS + 1; e++) {
+        ret[e].gate = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+        ret[e].up = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
+        ret[e].down = take_weight(b, f, half_bits, EXPERT_DIM, EXPERT_WIDTH);
+    }
+}
+
+// The router's outputs and the shared expert's gate, whose picks take the first set's place.
+static void take_router(struct job *j, struct experts_args *a) {
+    struct bench *b = j->b;
+    devptr logits = take(b, (uint64_t)j->rows * EXPERTS * 4);
+    a->experts = take(b, (uint64_t)j->rows * PICKS * 4);
+    j->u.moe.linear = (struct linear_args){
+        .x = a->x,
+        .rows = j->rows,
+        .parts_count = 2,
+        .parts = {{.w = take_weight(b, FORM_BF16, 0, EXPERTS, EXPERT_DIM), .y = logits},
+                  {.w = take_weight(b, FORM_BF16, 0, 1, EXPERT_DIM), .y = a->gate}}};
+    j->u.moe.router = (struct router_args){.logits = logits,
+                                           .experts = a->experts,
+                                           .weights = a->weights,
+                                           .rows = j->rows,
+                                           .count = EXPERTS,
+                                           .per_token = PICKS};
+}
+
+static void bench_experts(struct bench *b, enum form f, uint32_t half_bits, bool whole) {
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 0};
     static const char *const forms[] = {"mul1", "mcg", "bf16"};
     uint64_t bits = 0, of_matrix = (uint64_t)EXPERT_DIM * EXPERT_WIDTH;
     for (const uint32_t *r = rows; *r; r++) {
-        struct job j = {.b = b, .rows = *r, .sets = 8, .issue = issue_experts};
-        snprintf(j.name, sizeof j.name, "experts %s %u.%u", forms[f], half_bits / 2,
-                 half_bits % 2 * 5);
+        struct job j = {
+            .b = b, .rows = *r, .sets = whole ? 1 : 8, .issue = whole ? issue_moe : issue_experts};
+        snprintf(j.name, sizeof j.name, "moe %s %s %u.%u", whole ? "all" : "experts", forms[f],
+                 half_bits / 2, half_bits % 2 * 5);
         if (!wanted(b, j.name)) return;
-        struct expert *table = mem_calloc(EXPERTS, sizeof *table);
-        for (uint32_t e = 0; e < EXPERTS; e++) {
-            table[e].gate = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
-            table[e].up = take_weight(b, f, half_bits, EXPERT_WIDTH, EXPERT_DIM);
-            table[e].down = take_weight(b, f, half_bits, EXPERT_DIM, EXPERT_WIDTH);
-        }
+        struct expert *table = mem_calloc(EXPERTS + 1, sizeof *table);
+        take_experts(b, f, half_bits, table);
         uint64_t x_bytes = (uint64_t)*r * EXPERT_DIM * 4;
         struct experts_args a = {.rows = *r,
+                                 .shared = 1,
                                  .dim = EXPERT_DIM,
                                  .width = EXPERT_WIDTH,
                                  .count = EXPERTS,
                                  .per_token = PICKS,
                                  .table = table};
-        a.dev_table = take(b, EXPERTS * sizeof *table);
-        b->o.write(b->o.ctx, a.dev_table, table, EXPERTS * sizeof *table);
+        a.dev_table = take(b, (EXPERTS + 1) * sizeof *table);
+        b->o.write(b->o.ctx, a.dev_table, table, (EXPERTS + 1) * sizeof *table);
         a.x = take_filled(b, STUFF_F32, x_bytes);
+        a.gate = take_filled(b, STUFF_F32, (uint64_t)*r * 4);
         a.weights = take_filled(b, STUFF_F32, (uint64_t)*r * PICKS * 4);
-        a.y = take(b, x_bytes);
+        a.h = take(b, x_bytes);
         uint32_t used = 0;
         for (uint32_t set = 0; set < j.sets; set++) {
-            j.u.experts[set] = a;
-            j.u.experts[set].experts = take_picks(b, *r, set, &used);
+            j.u.moe.experts[set] = a;
+            j.u.moe.experts[set].experts = take_picks(b, *r, set, &used);
         }
-        j.bytes =
-            used * 3 * (f == FORM_BF16 ? of_matrix * 2 : of_matrix / 16 * half_bits) + 2 * x_bytes;
-        j.flop = 6.0 * (double)of_matrix * *r * PICKS;
-        j.out = a.y;
+        if (whole) take_router(&j, &j.u.moe.experts[0]);
+        j.bytes = (used + 1) * 3 * (f == FORM_BF16 ? of_matrix * 2 : of_matrix / 16 * half_bits) +
+                  3 * x_bytes;
+        j.flop = 6.0 * (double)of_matrix * *r * (PICKS + 1);
+        j.out = a.h;
         j.out_bytes = EXPERT_DIM * 4;
         run_job(&j, &bits);
         free(table);
@@ -893,10 +934,12 @@ int main(int argc, char **argv) {
     bench_kv_append(&b, 2048);
     bench_attn(&b);
     bench_linears(&b);
-    bench_experts(&b, FORM_MUL1, 8);
-    bench_experts(&b, FORM_MUL1, 7);
-    bench_experts(&b, FORM_MCG, 8);
-    bench_experts(&b, FORM_BF16, 0);
+    for (int whole = 0; whole < 2; whole++) {
+        bench_experts(&b, FORM_MUL1, 8, whole);
+        bench_experts(&b, FORM_MCG, 8, whole);
+        bench_experts(&b, FORM_BF16, 0, whole);
+    }
+    bench_experts(&b, FORM_MUL1, 7, false);
     sync(&b);
     b.o.free(b.o.ctx, b.base, b.size);
     ops_close(&b.o);

@@ -1290,8 +1290,16 @@ static void ref_router(const struct op_case *c, double *ret) {
 }
 
 /* experts: T, D, I, E, K, type of the weights (TYPES_MIXED: another one for each matrix; TYPES_EXL3: EXL3 of another width and
- * codebook for each, but one plain one) + PICKS_SAME for rows that all choose the first K experts */
-enum { TYPES_MIXED = 3, TYPES_EXL3 = 4, PICKS_SAME = 8 };
+ * codebook for each, but one plain one; TYPES_MUL1, TYPES_MCG: EXL3 of one codebook) + PICKS_SAME for rows that all choose the first K
+ * experts + WITH_SHARED */
+enum {
+    TYPES_MIXED = 3,
+    TYPES_EXL3 = 4,
+    TYPES_MUL1 = 5,
+    TYPES_MCG = 6,
+    PICKS_SAME = 8,
+    WITH_SHARED = 16
+};
 
 // The row's k-th expert: K neighbours in the ring of E, every second row from the last to the first.
 static uint32_t pick_of(const struct op_case *c, uint32_t row, uint32_t k) {
@@ -1311,8 +1319,11 @@ struct expert_exl3 {
 };
 
 static struct expert_exl3 expert_exl3(const struct op_case *c, uint32_t e, uint32_t part) {
-    uint32_t nth = e * 3 + part;
-    if (c->size[5] % PICKS_SAME != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
+    uint32_t nth = e * 3 + part, type = c->size[5] % PICKS_SAME;
+    if (type == TYPES_MUL1 || type == TYPES_MCG)
+        return (struct expert_exl3){200 + 3 * nth, e % 4 == 2 ? 2 + nth % 15 : 8,
+                                    type == TYPES_MUL1 ? EXL3_MUL1 : EXL3_MCG};
+    if (type != TYPES_EXL3 || nth == 1) return (struct expert_exl3){0};
     // Fifteen experts have every width in every codebook.
     uint32_t width = c->size[3] < 15 ? nth * 5 : nth * 7 + e;
     return (struct expert_exl3){200 + 3 * nth, 2 + width % 15, (enum exl3_codebook)(nth % 3)};
@@ -1349,6 +1360,33 @@ static struct buf expert_weight(const struct ops *o, const struct op_case *c, ui
                      (enum dtype)(type == TYPES_MIXED ? (e + part) % 3 : type));
 }
 
+// As a model does it with a backend whose experts leave the shared one out.
+static void apart(const struct ops *o, struct experts_args a) {
+    const struct expert *e = &a.table[a.count];
+    uint64_t wide = (uint64_t)a.rows * a.width, n = (uint64_t)a.rows * a.dim;
+    struct buf gate = buf_new(o, wide * F32), up = buf_new(o, wide * F32), y = buf_new(o, n * F32);
+    a.shared = 0;
+    o->experts(o->ctx, &a);
+    o->linear(o->ctx, &(struct linear_args){
+                          .x = a.x,
+                          .rows = a.rows,
+                          .parts_count = 2,
+                          .parts = {{.w = e->gate, .y = gate.p}, {.w = e->up, .y = up.p}}});
+    o->swiglu(o->ctx, &(struct swiglu_args){
+                          .gate = gate.p, .up = up.p, .y = gate.p, .rows = a.rows, .dim = a.width});
+    o->linear(o->ctx, &(struct linear_args){.x = gate.p,
+                                            .rows = a.rows,
+                                            .parts_count = 1,
+                                            .parts = {{.w = e->down, .y = y.p}}});
+    o->expert_sum(
+        o->ctx,
+        &(struct expert_sum_args){
+            .h = a.h, .routed = a.y, .shared = y.p, .gate = a.gate, .rows = a.rows, .dim = a.dim});
+    buf_free(o, &gate);
+    buf_free(o, &up);
+    buf_free(o, &y);
+}
+
 // By schedule: all rows in one call, or some at a time.
 static void feed_experts(const struct ops *o, const struct op_case *c, uint32_t schedule,
                          const struct experts_args *all) {
@@ -1359,9 +1397,14 @@ static void feed_experts(const struct ops *o, const struct op_case *c, uint32_t 
         a.rows = schedule ? min_u32(n, left) : left;
         a.x += (uint64_t)at * a.dim * F32;
         a.y += (uint64_t)at * a.dim * F32;
+        a.h += (uint64_t)at * a.dim * F32;
+        a.gate += (uint64_t)at * F32;
         a.experts += (uint64_t)at * k * sizeof(uint32_t);
         a.weights += (uint64_t)at * k * F32;
-        o->experts(o->ctx, &a);
+        if (a.shared && !o->experts_shared)
+            apart(o, a);
+        else
+            o->experts(o->ctx, &a);
         at += a.rows;
     }
 }
@@ -1369,10 +1412,12 @@ static void feed_experts(const struct ops *o, const struct op_case *c, uint32_t 
 static void run_experts(const struct ops *o, const struct op_case *c, uint32_t schedule,
                         float *ret) {
     uint32_t t = c->size[0], k = c->size[4], n = c->size[3], *ids = mem_alloc(t * k * sizeof *ids);
-    struct expert *table = mem_calloc(n, sizeof *table);
-    struct buf *w = mem_calloc(3 * n, sizeof *w);
+    uint32_t shared = c->size[5] & WITH_SHARED ? 1 : 0, all_experts = n + shared;
+    struct expert *table = mem_calloc(all_experts, sizeof *table);
+    struct buf *w = mem_calloc(3 * all_experts, sizeof *w);
     struct experts_args a = {.table = table,
                              .rows = t,
+                             .shared = shared,
                              .dim = c->size[1],
                              .width = c->size[2],
                              .count = n,
@@ -1382,7 +1427,7 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
         ids[i] = pick_of(c, i / k, i % k);
         weights[i] = pick_weight(c, i / k, i % k);
     }
-    for (uint32_t e = 0; e < n; e++)
+    for (uint32_t e = 0; e < all_experts; e++)
         for (uint32_t p = 0; p < 3; p++)
             w[e * 3 + p] = expert_weight(o, c, e, p,
                                          p == 0   ? &table[e].gate
@@ -1390,15 +1435,18 @@ static void run_experts(const struct ops *o, const struct op_case *c, uint32_t s
                                                   : &table[e].down);
     struct buf x = buf_fine(o, 51, (uint64_t)t * a.dim), y = buf_fine(o, 53, (uint64_t)t * a.dim);
     struct buf picks = buf_of(o, ids, t * k * sizeof *ids), pw = buf_of(o, weights, t * k * F32);
-    struct buf dev = buf_of(o, table, n * sizeof *table);
+    struct buf dev = buf_of(o, table, all_experts * sizeof *table);
     struct buf scratch = buf_new(o, o->experts_room(o->ctx, &a));
+    struct buf h = buf_fine(o, 54, (uint64_t)t * a.dim), gate = buf_fine(o, 55, t);
+    a.h = h.p;
+    a.gate = gate.p;
     a.dev_table = dev.p, a.x = x.p, a.y = y.p, a.experts = picks.p, a.weights = pw.p,
     a.scratch = scratch.p;
     feed_experts(o, c, schedule, &a);
-    get(o, ret, &y, (uint64_t)t * a.dim);
-    for (uint32_t i = 0; i < 3 * n; i++) buf_free(o, &w[i]);
-    struct buf *all[] = {&x, &y, &picks, &pw, &dev, &scratch};
-    for (uint32_t i = 0; i < 6; i++) buf_free(o, all[i]);
+    get(o, ret, shared ? &h : &y, (uint64_t)t * a.dim);
+    for (uint32_t i = 0; i < 3 * all_experts; i++) buf_free(o, &w[i]);
+    struct buf *all[] = {&x, &y, &picks, &pw, &dev, &scratch, &h, &gate};
+    for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) buf_free(o, all[i]);
     free(weights);
     free(table);
     free(w);
@@ -1436,13 +1484,18 @@ static void ref_experts(const struct op_case *c, double *ret) {
     double *gate = mem_alloc(width * sizeof *gate), *up = mem_alloc(width * sizeof *up);
     for (uint32_t t = 0; t < c->size[0]; t++, ret += dim) {
         for (uint32_t d = 0; d < dim; d++) x[d] = fine(51, (uint64_t)t * dim + d);
-        for (uint32_t k = 0; k < c->size[4]; k++) {
-            uint32_t e = pick_of(c, t, k);
+        uint32_t shared = c->size[5] & WITH_SHARED ? 1 : 0;
+        for (uint32_t k = 0; k < c->size[4] + shared; k++) {
+            bool last = k == c->size[4];
+            uint32_t e = last ? c->size[3] : pick_of(c, t, k);
+            double weight =
+                last ? 1 / (1 + exp(-(double)fine(55, t))) : (double)pick_weight(c, t, k);
             ref_product(c, e, 0, x, gate);
             ref_product(c, e, 1, x, up);
             for (uint32_t i = 0; i < width; i++) gate[i] = ref_silu(gate[i]) * up[i];
             ref_product(c, e, 2, gate, y);
-            for (uint32_t d = 0; d < dim; d++) ret[d] += pick_weight(c, t, k) * y[d];
+            for (uint32_t d = 0; d < dim; d++) ret[d] += weight * y[d];
+            for (uint32_t d = 0; d < dim && last; d++) ret[d] += fine(54, (uint64_t)t * dim + d);
         }
     }
     free(x);
@@ -1698,6 +1751,10 @@ const struct op_case op_cases[] = {
     EXPERTS(40, 96, 130, 13, 2, TYPES_MIXED),
     EXPERTS(21, 128, 72, 6, 2, TYPES_MIXED | PICKS_SAME),
     EXPERTS(5, 256, 128, 5, 2, TYPES_EXL3),
+    EXPERTS(1, 256, 128, 4, 2, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(12, 128, 128, 3, 2, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(3, 128, 256, 5, 2, TYPES_EXL3 | WITH_SHARED),
+    EXPERTS(10, 40, 24, 7, 3, TYPES_MIXED | WITH_SHARED),
     EXPERT_SUM(1, 1),
     EXPERT_SUM(7, 50),
     EXPERT_SUM(30, 256),
@@ -1829,6 +1886,16 @@ const struct op_case op_cases_rows[] = {
     EXPERTS(8, 256, 128, 15, 8, TYPES_EXL3),
     EXPERTS(17, 128, 256, 15, 8, TYPES_EXL3),
     EXPERTS(2, 2304, 1024, 4, 3, TYPES_EXL3), // segments that end within a rotation
+    EACH_ROWS(EXPERTS, 1152, 128, 6, 2, TYPES_MUL1 | WITH_SHARED),
+    EACH_ROWS(EXPERTS, 384, 256, 20, 3, TYPES_EXL3 | WITH_SHARED),
+    EXPERTS(1, 2048, 512, 12, 8, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(3, 2048, 512, 12, 8, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(9, 2048, 512, 12, 8, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(20, 2048, 512, 12, 8, TYPES_MUL1 | WITH_SHARED),
+    EXPERTS(1, 2048, 512, 10, 8, TYPES_MCG | WITH_SHARED),
+    EXPERTS(5, 2048, 512, 10, 4, TYPES_MCG | WITH_SHARED),
+    EXPERTS(40, 1024, 512, 30, 4, TYPES_MCG | WITH_SHARED | PICKS_SAME),
+    EXPERTS(300, 128, 128, 600, 8, TYPES_MUL1 | WITH_SHARED),
     EXPERTS(3, 2048, 512, 7, 4, DTYPE_BF16),
     EXPERTS(4, 4104, 520, 5, 2, DTYPE_F16),
     EACH_ROWS(EXPERT_SUM, 2048),

@@ -67,6 +67,7 @@ void ops_ref_open(struct ops *ret) {
                         .copy = copy_ref,
                         .copy_each = copy_each_ref,
                         .sync = sync_ref,
-                        .experts_room = experts_room_ref};
+                        .experts_room = experts_room_ref,
+                        .experts_shared = true};
     ops_ref_put(ret);
 }

@@ -184,7 +184,7 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
         c = mock_engine(&(struct cuda_mock_config){.fail_call = before.calls + n}, models[2]);
         eng = drive_open(&c);
         int st = profile_all(eng, &p, &e);
-        CHECK(st || cuda_mock_counts().calls < before.calls + n);
+        CHECK(st || cuda_mock_counts().calls <= before.calls + n); // the last call gives back
         engine_free(eng);
         CHECK_STR(cuda_mock_counts().wrong, "");
         CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);

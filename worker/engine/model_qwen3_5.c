@@ -128,8 +128,14 @@ static void carve_scratch(struct model *m, struct carve *c) {
     m->shared_bytes = carve_mark(c) - mark;
 }
 
+// Whether the shared expert goes with the routed ones.
+static bool experts_together(const struct model *m) {
+    return m->ops->experts_shared && m->cfg->shared_expert_width == m->cfg->expert_width;
+}
+
 static struct experts_args experts_args(const struct model *m, uint32_t rows) {
     return (struct experts_args){.rows = rows,
+                                 .shared = experts_together(m),
                                  .dim = m->cfg->hidden,
                                  .width = m->cfg->expert_width,
                                  .count = m->cfg->experts,
@@ -505,6 +511,8 @@ static void routed_experts(struct model *m, const struct moe_weights *w, uint32_
     args.experts = m->moe.picks;
     args.weights = m->moe.weights;
     args.y = m->moe.routed;
+    args.h = m->h;
+    args.gate = m->moe.gate;
     args.scratch = m->moe.scratch;
     args.table = w->experts;
     args.dev_table = w->dev_experts;
@@ -512,15 +520,17 @@ static void routed_experts(struct model *m, const struct moe_weights *w, uint32_
 }
 
 static void moe_mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
+    bool together = experts_together(m);
     m->ops->linear(m->ops->ctx,
                    &(struct linear_args){.x = m->x,
                                          .rows = rows,
-                                         .parts_count = 4,
+                                         .parts_count = together ? 2 : 4,
                                          .parts = {{.w = l->moe.router, .y = m->moe.logits},
                                                    {.w = l->moe.shared_gate, .y = m->moe.gate},
                                                    {.w = l->gate, .y = m->mlp.gate},
                                                    {.w = l->up, .y = m->mlp.up}}});
     routed_experts(m, &l->moe, rows);
+    if (together) return;
     swiglu(m, rows);
     m->ops->linear(m->ops->ctx,
                    &(struct linear_args){.x = m->mlp.gate,

@@ -217,7 +217,8 @@ static void visit_moe(struct visit *v, uint32_t i, struct layer_weights *l) {
         visit_packed(v, i, l->moe.experts);
     else
         for (uint32_t e = 0; e < count; e++) visit_expert(v, i, e, &l->moe.experts[e]);
-    uint64_t bytes = count * sizeof *l->moe.experts;
+    l->moe.experts[count] = (struct expert){l->gate, l->up, l->down};
+    uint64_t bytes = (count + 1) * sizeof *l->moe.experts;
     if (v->carve)
         l->moe.dev_experts = carve_take(v->carve, bytes);
     else
@@ -286,10 +287,11 @@ void weights_fini(struct weights *w) {
 static void make_tables(struct weights *w, const struct model_config *cfg) {
     w->layers = mem_calloc(cfg->layers, sizeof *w->layers);
     w->layers_count = cfg->layers;
-    if (cfg->moe) w->experts = mem_calloc((size_t)cfg->layers * cfg->experts, sizeof *w->experts);
+    if (cfg->moe)
+        w->experts = mem_calloc((size_t)cfg->layers * (cfg->experts + 1), sizeof *w->experts);
     for (uint32_t i = 0; i < cfg->layers; i++) {
         w->layers[i].full = cfg->full[i];
-        if (cfg->moe) w->layers[i].moe.experts = w->experts + (size_t)i * cfg->experts;
+        if (cfg->moe) w->layers[i].moe.experts = w->experts + (size_t)i * (cfg->experts + 1);
     }
 }
 
@@ -388,7 +390,7 @@ void weights_mtp_carve(struct mtp_weights *w, const struct checkpoint *c, const 
         carve_take(carve, w->room);
         return;
     }
-    if (cfg->moe && !w->experts) w->experts = mem_calloc(cfg->experts, sizeof *w->experts);
+    if (cfg->moe && !w->experts) w->experts = mem_calloc(cfg->experts + 1, sizeof *w->experts);
     w->layer.full = true;
     w->layer.moe.experts = w->experts;
     uint64_t before = carve->used;

@@ -30,7 +30,7 @@ struct delta_weights {
 struct moe_weights {           // nothing in a dense model
     struct weight router;      // [X, D]
     struct weight shared_gate; // [1, D]
-    struct expert *experts;    // [X]
+    struct expert *experts;    // [X + 1], the last being the shared one
     devptr dev_experts;        // the same on the device
 };
 

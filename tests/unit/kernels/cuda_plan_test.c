@@ -218,11 +218,17 @@ static void plan_router(uint32_t rows_count, uint32_t v, const struct cuda_arch 
 
 static void plan_experts(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
                          struct launch_list *l) {
-    static struct expert table[512];
-    for (uint32_t e = 0; e < experts_count[v]; e++)
+    static struct expert table[512 + 1];
+    uint32_t shared = v % 2;
+    for (uint32_t e = 0; e < experts_count[v] + shared; e++) {
         table[e].gate.exl3.half_bits = v >= 2 && e ? 8 : 0;
+        table[e].up.exl3.half_bits = v == 3 ? 16 : 0;
+        table[e].down.exl3 = table[e].up.exl3;
+        table[e].up.exl3.codebook = table[e].down.exl3.codebook = EXL3_MUL1;
+    }
     struct experts_args a = {.table = table,
                              .rows = rows_count,
+                             .shared = shared,
                              .dim = hidden[v],
                              .width = v ? 512 : 24,
                              .count = experts_count[v],
