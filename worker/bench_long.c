@@ -98,8 +98,9 @@ static int print_point(struct bench *b, struct fill *f, const struct point *p, d
         printf("   %9.3f   %8.3f   %9.3f", decode.ms, w.bytes / speed * 1e3, chunk.ms);
         bench_put(b,
                   "{\"part\": \"long\", \"cache\": \"%s\", \"length\": %u, \"decode_ms\": %.4f, "
-                  "\"floor_ms\": %.4f, \"chunk_ms\": %.4f}",
-                  info->kv_rule, p->length, decode.ms, w.bytes / speed * 1e3, chunk.ms);
+                  "\"floor_ms\": %.4f, \"chunk_rows\": %u, \"chunk_ms\": %.4f}",
+                  info->kv_rule, p->length, decode.ms, w.bytes / speed * 1e3,
+                  min_u32(info->chunk_tokens, info->round_rows_max), chunk.ms);
     }
     printf("\n");
     return ST_OK;

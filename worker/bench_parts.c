@@ -16,7 +16,8 @@ static const struct part {
 } parts[] = {
     {"shapes", bench_shapes, false},      {"operations", bench_operations, false},
     {"rounds", bench_rounds, false},      {"prompts", bench_prompts, false},
-    {"crowd", bench_crowd, false},        {"long", bench_long, false},
+    {"crowd", bench_crowd, false},        {"drafts", bench_drafts, false},
+    {"blocks", bench_blocks, false},      {"long", bench_long, false},
     {"scratch", bench_scratch, true},     {"load", bench_load, true},
     {"load-cold", bench_load_cold, true},
 };

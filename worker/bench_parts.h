@@ -28,6 +28,9 @@ int bench_rounds(struct bench *b, struct err *e);
 int bench_prompts(struct bench *b, struct err *e);
 // Streams beside one another, undrafted, how even they are, and a prompt that joins them.
 int bench_crowd(struct bench *b, struct err *e);
+// Rounds with the drafter's drafts, part by part, beside those without; the operations of its blocks. ST_INVAL: there is no drafter.
+int bench_drafts(struct bench *b, struct err *e);
+int bench_blocks(struct bench *b, struct err *e);
 // One prompt as long as the context allows, and rounds at the lengths on its way.
 int bench_long(struct bench *b, struct err *e);
 // Cold prompts with and without the memory that mixers and MLP share.

@@ -30,6 +30,8 @@ static int open_arms(struct arm *arms, const struct bench *b, struct err *e) {
         c.memory_fraction = fraction * (i ? SECOND : FIRST);
         int st = engine_new(&arms[i].eng, &c, e);
         if (st) return st;
+        c.chunk_tokens = engine_info(arms[i].eng)->chunk_tokens; // for the other one too
+        c.round_rows_max = engine_info(arms[i].eng)->round_rows_max;
     }
     return ST_OK;
 }

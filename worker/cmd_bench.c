@@ -135,6 +135,7 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     }
     st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
+    if (!st && info->drafter) st = bench_drafts(&(struct bench){.eng = eng}, e);
     return st;
 }
 

@@ -80,7 +80,7 @@ static const struct setting table[] = {
     {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
      "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
      "--profile), "
-     "crowd,long,scratch,load,load-cold"},
+     "crowd,drafts,blocks,long,scratch,load,load-cold"},
     {"json", SETTING_STRING, IN(json), NULL, 0, 0, NULL, NULL,
      "bench engine: a file that each figure is added to, a JSON object a line"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,

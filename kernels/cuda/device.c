@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/marks.h"
 #include "kernels/cuda/profile.h"
 
 #include <assert.h>
@@ -151,6 +152,7 @@ int cuda_open(struct cuda *ret, const struct cuda_driver *d, uint32_t device, st
 
 void cuda_close(struct cuda *c) {
     cuda_profile_close(c);
+    cuda_marks_close(c);
     for (uint32_t i = 0; i < CUDA_STAGING_SLOTS; i++)
         if (c->sent[i]) c->d->event_free(c->sent[i]);
     if (c->staging) c->d->host_free(c->staging);

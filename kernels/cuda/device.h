@@ -52,6 +52,7 @@ struct cuda {
     bool recording, recording_early;
     uint64_t recorded;
     struct cuda_profile *profile; // NULL: nothing is timed
+    struct cuda_marks *marks;     // NULL: they are off
     bool idle;                    // nothing was sent since the device was waited for
     uint64_t plan_room;           // without a device: what it would have
     bool failed;

@@ -11,7 +11,7 @@
 enum {
     ALIGN = 256,
     WIDTHS = 6,
-    WIDE_ROWS = 193,    // from which weights are written out first: measured
+    WIDE_ROWS = 129,    // from which weights are written out first: measured
     FIXED_BYTES = 2048, // static shared memory, and what a block costs beside its own
     STAGE_ALIGN = 1024,
     OTHER_LAUNCHES = 2 * (LINEAR_PARTS_MAX - 1), // of parts of other widths

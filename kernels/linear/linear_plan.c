@@ -18,7 +18,7 @@
 enum {
     FEW_ROWS = 8,
     MANY_ROWS = 32,
-    WIDE_ROWS = 385, // from which weights are written out first: measured
+    WIDE_ROWS = 257, // from which weights are written out first: measured
     ROTATE_WARPS = 4,
     ALIGN = 256
 };

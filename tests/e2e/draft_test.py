@@ -3,11 +3,13 @@ killed, each request has the same ids and the same bits of its logits. The compa
 back, and must find a planted fault.
 """
 
+import array
 import collections
 import concurrent.futures
 import json
 import os
 import signal
+import subprocess
 import tempfile
 
 from harness import KIND, MODEL, SMALL, SOURCE, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
@@ -257,6 +259,53 @@ def inspect_tells_what_a_drafter_is():
         check_eq((status, out), (1, ""), "a drafter is no model to serve")
         check_in("wanted a model, found ", err, "serve")
         check_in("a drafter, which goes beside one: --drafter", err, "serve")
+
+
+@test
+def the_parts_of_a_round_with_drafts_are_told_and_add_up():
+    status, out, err = run_program("bench", "engine", folder("demo"), f"--drafter={folder('demo-dflash2')}", "--backend=cpu", "--threads=1",
+                                   "--streams=4", "--measure=drafts")
+    check_eq((status, err), (0, ""), "bench engine --measure=drafts")
+    head, *lines = out[out.index("  streams "):].splitlines()
+    names = head.replace("clock ms", "clock").split()
+    check_eq(names, "streams rows draft verify draw taps commit host total beside clock tok/round tok/s".split(), "columns")
+    cells = [dict(zip(names, (float(x.rstrip("%")) for x in line.split()))) for line in lines]
+    check_eq([(c["streams"], c["rows"]) for c in cells], [(1, 1), (4, 1), (1, 8), (4, 8)], "cells")
+    for c in cells:
+        parts = [c[k] for k in ("draft", "verify", "draw", "taps", "commit", "host")]
+        check(abs(sum(parts) - c["total"]) < 0.006, lambda: f"parts are not all of it: {c}")
+        check(abs(c["total"] - c["clock"]) < 0.02 * c["clock"] + 0.01, lambda: f"the total is not the time that went by: {c}")
+        check(abs(100 * (1 - c["verify"] / c["total"]) - c["beside"]) < 0.5, lambda: f"beside the verify forward: {c}")
+        drafted = c["rows"] > 1
+        check((c["draft"] > 0) == drafted and c["verify"] > 0 and (not drafted or c["taps"] > 0 and c["commit"] > 0), lambda: f"parts: {c}")
+        check(1 <= c["tok/round"] <= c["rows"] and (drafted or c["tok/round"] == 1), lambda: f"tokens a round: {c}")
+    status, out, err = run_program("bench", "engine", MODEL, "--drafter=none", "--backend=cpu", "--measure=drafts")
+    check(status != 0, "parts without a drafter")
+    check_in("measure: wanted a drafter, found none", err, "parts without a drafter")
+
+
+@test
+def a_planted_model_says_what_was_planted_and_its_drafter_guesses_it():
+    with tempfile.TemporaryDirectory(prefix="ry-planted-") as d:
+        model, drafter, out = os.path.join(d, "model"), os.path.join(d, "drafter"), os.path.join(d, "logits.npy")
+        for tool in ((f"make_shape.py {model} --hidden 512 --layers 4 --intermediate 512 --vocab 2048 --heads 2 --kv-heads 1 --nk 2 --nv 4"),
+                     (f"make_planted.py {model} {drafter} --ids 512 --period 32 --agree 0.8 --heads 8 --kv-heads 2 --head-dim 64 "
+                      "--intermediate 512 --layers 3 --window 256 --rank 32")):
+            name, *args = tool.split()
+            subprocess.run(["/usr/bin/python3", os.path.join(SOURCE, "tests/tools", name), *args], check=True, capture_output=True)
+        with open(os.path.join(model, "follows.json")) as f:
+            follows = json.load(f)
+        ids = [i * 37 % 512 for i in range(40)]
+        check_eq(run_program("logits", model, "--backend=cpu", f"--out={out}", stdin=json.dumps(ids))[0], 0, "logits")
+        with open(out, "rb") as f:
+            values = array.array("f", f.read()[-len(ids) * 2048 * 4:])
+        said = [max(range(2048), key=values[t * 2048:(t + 1) * 2048].__getitem__) for t in range(len(ids))]
+        check_eq(said, [follows[i] for i in ids], "the id behind each")
+        status, text, err = run_program("bench", "engine", model, f"--drafter={drafter}", "--backend=cpu", "--streams=4", "--measure=drafts")
+        check_eq((status, err), (0, ""), "bench engine --measure=drafts")
+        kept = [float(line.split()[-2]) for line in text.splitlines()[-2:]]
+        note(f"tokens a round of 8 rows: {kept}, wanted about 4.2")
+        check(all(2 < x < 6 for x in kept), lambda: f"tokens a round {kept}")
 
 
 @test

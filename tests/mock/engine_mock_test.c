@@ -191,6 +191,34 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
     }
 }
 
+static int parts_of_all(struct engine *eng, double ms[ENGINE_PARTS], struct err *e) {
+    int st = engine_parts_begin(eng, e);
+    if (st) return st;
+    run_all(eng);
+    return engine_parts_end(eng, ms, e);
+}
+
+TEST(parts_of_rounds_are_told_apart_and_leave_nothing) {
+    struct engine_config c = mock_engine(&card, "");
+    struct engine *eng = drive_open(&c);
+    struct cuda_mock_counts before = cuda_mock_counts();
+    double ms[ENGINE_PARTS], none[ENGINE_PARTS];
+    struct err e = {0};
+    CHECK_OK(parts_of_all(eng, ms, &e), e);
+    CHECK(ms[ENGINE_PART_VERIFY] > 0 && ms[ENGINE_PART_DRAW] > 0 && ms[ENGINE_PART_HOST] > 0);
+    CHECK(ms[ENGINE_PART_DRAFT] == 0);
+    run_all(eng); // they are off
+    CHECK_OK(engine_parts_begin(eng, &e), e);
+    CHECK_OK(engine_parts_end(eng, none, &e), e);
+    for (int i = 0; i < ENGINE_PARTS; i++) CHECK(none[i] == 0);
+    struct cuda_mock_counts after = cuda_mock_counts();
+    CHECK_STR(after.wrong, "");
+    CHECK_EQ_U64(after.device_bytes, before.device_bytes);
+    CHECK_EQ_U64(after.handles, before.handles);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().handles, 0);
+}
+
 // A launch that overlaps the one before reads what that has not written yet, unless its kernel waits. Code that the driver makes of
 // the PTX does not, and older chips cannot.
 TEST(launches_overlap_where_their_kernels_were_compiled_to_wait_and_nowhere_else) {

@@ -79,6 +79,7 @@ static void issue(struct engine *eng, const struct piece *p) {
         for (uint32_t i = 0; i < a.parts_count; i++) a.parts[i] = eng->used_parts[i];
         o->draft_top(o->ctx, &a);
     }
+    ops_mark(o, ENGINE_PART_HOST);
     o->read(o->ctx, eng->drawn, m->draw_ids, bytes);
 }
 

@@ -77,8 +77,14 @@ static void plan_more(void *arg) {
     if (d->model.plan) d->model.plan(d->model.self);
 }
 
+static int record_more(void *arg, bool early, struct err *e) {
+    struct drafts *d = arg;
+    return d->model.record(d->model.self, early, e);
+}
+
 static void take_model(struct drafts *d) {
     d->has_model = true;
+    d->target->record_more = d->model.record ? record_more : NULL;
     d->target->taps = d->model.taps;
     d->target->carve_more = carve_more;
     d->target->plan_more = plan_more;
@@ -181,6 +187,7 @@ static void drop_model(struct drafts *d) {
     d->target->taps = (struct model_taps){0};
     d->target->carve_more = NULL;
     d->target->plan_more = NULL;
+    d->target->record_more = NULL;
 }
 
 bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
@@ -289,8 +296,9 @@ static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct
 
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                       uint32_t room, uint32_t *asks) {
+    uint32_t max = min_u32(room, d->model.ids_max);
     uint32_t want =
-        draft_width_pick(&slot->model_width, &d->costs, min_u32(room, d->model.ids_max));
+        d->always ? min_u32(d->always, max) : draft_width_pick(&slot->model_width, &d->costs, max);
     if (!want) return;
     d->asks[(*asks)++] = (struct draft_ask){.slot = s->slot,
                                             .anchor = s->ids[s->rows],
@@ -300,7 +308,11 @@ static void ask_model(struct drafts *d, struct draft_slot *slot, const struct st
 }
 
 static void take_blocks(struct drafts *d, uint32_t asks) {
-    if (asks) d->model.propose(d->model.self, d->asks, asks);
+    const struct ops *o = d->target->ops;
+    if (!asks) return;
+    ops_mark(o, ENGINE_PART_DRAFT);
+    d->model.propose(d->model.self, d->asks, asks);
+    ops_mark(o, ENGINE_PART_HOST);
     for (uint32_t i = 0; i < asks; i++) {
         const struct draft_ask *a = &d->asks[i];
         struct draft_slot *slot = &d->slots[a->slot];
@@ -343,7 +355,7 @@ void drafts_propose(struct drafts *d, struct stream *streams) {
         uint32_t room = room_of(d, s);
         slot->ids[0] = s->ids[s->rows];
         if (!room) continue;
-        if (d->copies) propose_copy(d, slot, s, room);
+        if (d->copies && !d->always) propose_copy(d, slot, s, room);
         if (!slot->count && slot->model) ask_model(d, slot, s, room, &asks);
     }
     take_blocks(d, asks);

@@ -44,6 +44,7 @@ struct drafts {
     bool copies, has_model, branches;
     bool lost_tap;        // planted: see ENGINE_FAULT_LOST_TAP
     uint32_t rows_max;    // of a stream's window; 1: there are no drafts
+    uint32_t always;      // see engine_draft_always
     struct drafter model; // its kind stays when it is gone
     uint64_t model_bytes; // of the arena, taps left out
     struct draft_vocab vocab;

@@ -296,5 +296,27 @@ struct engine_profile {
 };
 int engine_profile(struct engine *eng, const struct engine_shape *s, struct engine_profile *ret,
                    struct err *e);
+// The same of a drafter's block of `rows` rows for each of s->streams, behind s->context positions, with the head and the choice of
+// its best ids; s->rows is all of them. ST_UNSUPPORTED for drafters that have no blocks.
+int engine_profile_blocks(struct engine *eng, const struct engine_shape *s,
+                          struct engine_profile *ret, struct err *e);
+
+// Where the time of a round goes: parts by the device's clock (on the CPU, the host's), which together are all of it.
+enum engine_part {
+    ENGINE_PART_HOST, // nothing runs on the device: copies to and from it, and what the host does beside
+    ENGINE_PART_DRAFT,  // the drafter's blocks, and its best ids
+    ENGINE_PART_VERIFY, // the forward of all rows, and the head
+    ENGINE_PART_DRAW,
+    ENGINE_PART_TAPS,   // kept rows are shown to the drafter
+    ENGINE_PART_COMMIT, // states of windows follow their kept rows
+    ENGINE_PARTS
+};
+// From now on the parts of rounds are told apart, at most ENGINE_PARTS_ROUNDS_MAX of them; end: their sums, and that is over. ST_NOMEM, ST_DEVICE;
+// ST_UNSUPPORTED where the backend cannot.
+enum { ENGINE_PARTS_ROUNDS_MAX = 128 };
+int engine_parts_begin(struct engine *eng, struct err *e);
+int engine_parts_end(struct engine *eng, double ret_ms[ENGINE_PARTS], struct err *e);
+// For measurements: each decoding stream asks the drafter for so many ids a round, whatever pays, and has no copies. 0: as ever.
+void engine_draft_always(struct engine *eng, uint32_t ids);
 // Bytes a second, read and written, of a copy on the device.
 int engine_copy_speed(struct engine *eng, double *ret, struct err *e);

@@ -76,6 +76,7 @@ static int record_all(struct graphs *g, struct model *m, const struct round *tab
     for (uint32_t n = BRANCH_ROWS_MIN; n <= branch_max(m) && !st; n++)
         st = record(g, m, &r, (struct shape){n, BRANCH}, early, e);
     round_fini(&r);
+    if (!st && m->record_more) st = m->record_more(m->carve_more_arg, early, e);
     return st;
 }
 

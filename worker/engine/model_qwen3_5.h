@@ -98,7 +98,8 @@ struct model {
     devptr tap_final;                               // [rows_max, D] f32
     void (*carve_more)(void *arg, struct carve *c); // the drafter's memory; may be NULL
     void (*plan_more)(void *arg);                   // its operations, to be measured; may be NULL
-    void *carve_more_arg;                           // of both
+    int (*record_more)(void *arg, bool early, struct err *e); // its graphs; may be NULL
+    void *carve_more_arg;                                     // of these
     uint32_t window_rows; // of one stream's window in a round of drafts; 0: there are none
     bool branches;        // and there may be one beside it, within those rows
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]

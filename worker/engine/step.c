@@ -20,6 +20,7 @@ void engine_read_logits(struct engine *eng, uint32_t count) {
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e) {
     struct round *r = &eng->round;
     uint32_t piece = eng->model.lim.head_rows_max;
+    ops_mark(&eng->ops, ENGINE_PART_VERIFY);
     round_write(r, &eng->ops);
     const struct cuda_graph *graph = graphs_find(&eng->graphs, r);
     if (graph)
@@ -28,8 +29,11 @@ int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct e
         model_layers(&eng->model, r);
     for (uint32_t first = 0; first < r->picks_count; first += piece) {
         uint32_t count = min_u32(piece, r->picks_count - first);
+        if (first) ops_mark(&eng->ops, ENGINE_PART_VERIFY);
         if (!graph) model_head(&eng->model, r, first, count); // its rows are one piece
+        ops_mark(&eng->ops, ENGINE_PART_DRAW);
         fn(arg, eng, first, count);
+        ops_mark(&eng->ops, ENGINE_PART_HOST);
     }
     int st = eng->ops.sync(eng->ops.ctx, e);
     eng->failed |= st != ST_OK;
@@ -213,10 +217,13 @@ static void commit_rows(struct engine *eng) {
         s->rows += run.count;
         if (!stream_done(s)) eng->kept[all++] = run; // else nobody reads its state any more
     }
+    ops_mark(&eng->ops, ENGINE_PART_TAPS);
     drafts_absorb(&eng->drafts, eng->kept, all, eng->streams);
+    ops_mark(&eng->ops, ENGINE_PART_COMMIT);
     for (uint32_t i = 0; i < all; i++)
         if (eng->kept[i].record) eng->kept[windows++] = eng->kept[i];
     if (windows) model_commit(&eng->model, eng->kept, windows);
+    ops_mark(&eng->ops, ENGINE_PART_HOST);
 }
 
 // Events made, ended streams released (their ids stay readable until the next call).

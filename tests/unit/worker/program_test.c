@@ -69,7 +69,7 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
          EXIT_CODE_USAGE},
         {"bench engine nowhere --measure=crowd,wheels",
          "measure: wanted a list of "
-         "shapes,operations,rounds,prompts,crowd,long,scratch,load,load-cold, "
+         "shapes,operations,rounds,prompts,crowd,drafts,blocks,long,scratch,load,load-cold, "
          "found 'wheels'",
          EXIT_CODE_USAGE},
         {"bench engine nowhere --measure=long --json=/nonexistent/x.json",
