@@ -25,6 +25,9 @@ enum {
     EXL3_CHANNEL = 4, // an input a thousand times the others
     EXL3_ROW =
         8, // of every four rows the second is zero, the third has a NaN, the fourth an infinity
+    EXL3_NORM = 16,   // the call norms its rows
+    EXL3_SWIGLU = 32, // or makes them of a gate
+    EXL3_ALONE = 64,  // no plain part
 };
 
 extern const struct op_case op_cases[];
