@@ -74,7 +74,10 @@ static int check_range(const struct setting *t, double x, const char *v, struct 
     bool or_zero = t->kind == SETTING_INT_OR_0;
     if (or_zero && !(x < 0) && !(x > 0)) return ST_OK;
     char wanted[96];
-    snprintf(wanted, sizeof wanted, "%s%.15g to %.15g", or_zero ? "0 or " : "", t->min, t->max);
+    if (t->kind == SETTING_REAL)
+        snprintf(wanted, sizeof wanted, "%.15g to %.15g", t->min, t->max);
+    else
+        snprintf(wanted, sizeof wanted, "%s%.0f to %.0f", or_zero ? "0 or " : "", t->min, t->max);
     return bad(e, t, wanted, v);
 }
 

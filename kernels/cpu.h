@@ -29,6 +29,12 @@ struct cpu {
     struct cpu_pool *pool;
     uint32_t threads;
     struct exl3_scratch *exl3; // one for each thread
+    struct {                   // operations are over when they return, so the host's clock tells
+        bool on;
+        uint32_t label;
+        uint64_t since_ns;
+        double ms[OPS_LABELS_MAX];
+    } marks;
 };
 
 static inline void *cpu_ptr(devptr p) {

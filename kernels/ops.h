@@ -58,7 +58,13 @@ struct ops_piece { // of what is read
     uint64_t bytes;
 };
 
-enum { OPS_TIME_NAME_BYTES = 40 };
+struct ops_copies { // count pieces, each `stride` bytes behind the one before on either side
+    devptr dst, src;
+    uint64_t bytes, stride;
+    uint32_t count;
+};
+
+enum { OPS_TIME_NAME_BYTES = 40, OPS_MARKS_MAX = 4096, OPS_LABELS_MAX = 8 };
 
 struct ops_time { // of all operations of one name
     char name[OPS_TIME_NAME_BYTES];
@@ -81,7 +87,8 @@ struct ops {
     void (*write)(void *ctx, devptr dst, const void *src, uint64_t bytes);
     void (*read)(void *ctx, void *dst, devptr src, uint64_t bytes);
     void (*read_pieces)(void *ctx, const struct ops_piece *v, uint32_t count); // waits once
-    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes);  // that do not overlap
+    void (*copy)(void *ctx, devptr dst, devptr src, uint64_t bytes); // that do not overlap
+    void (*copy_each)(void *ctx, const struct ops_copies *c);
     void (*fill)(void *ctx, devptr p, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
     int (*sync)(void *ctx, struct err *e);                            // ST_DEVICE
 
@@ -112,6 +119,13 @@ struct ops {
     // profile_read tells how long those of the last one took, when it has run and was waited for. ST_NOMEM, ST_DEVICE.
     int (*profile)(void *ctx, bool on, struct err *e);
     uint32_t (*profile_read)(void *ctx, struct ops_time *ret, uint32_t max);
+
+    /* Parts of rounds apart, for measurements: between marks(true) and marks(false) the time from one mark to the next is `label`'s, by the
+     * device's clock where it has one: it begins when all that was sent before is done. marks_read, behind a sync: the sums
+     * of the labels, which begin anew. At most OPS_MARKS_MAX marks between two of it. ST_NOMEM, ST_DEVICE. */
+    int (*marks)(void *ctx, bool on, struct err *e);
+    void (*mark)(void *ctx, uint32_t label); // nothing while they are off
+    void (*marks_read)(void *ctx, double ret_ms[OPS_LABELS_MAX]);
 
     // Weights of the checkpoint. weight_room: bytes of device memory that one takes, 0 where the device reads the
     // host's mapping in place. weight_put makes it readable, at `room` if that is not 0; the mapping must outlive it.
@@ -170,6 +184,9 @@ int ops_cuda_open(struct ops *ret, const struct ops_cuda_config *c, struct err *
 // The same without a GPU, for what a card would need: memory is never had, and operations can be measured alone. sm: 80, 86,
 // 89, 90, 100 or 120 (ST_INVAL); room: what free_bytes says.
 int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified, struct err *e);
+static inline void ops_mark(const struct ops *o, uint32_t label) {
+    if (o->mark) o->mark(o->ctx, label);
+}
 void ops_close(struct ops *o); // zeroed is fine
 // Names of the variants this machine can run, narrowest first; the list ends with NULL.
 const char *const *ops_cpu_variants(void);

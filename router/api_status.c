@@ -72,22 +72,23 @@ static void not_ready_error(struct strbuf *out, const char *why, bool ending) {
 // Of the worker whose port was asked.
 static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
     const struct snapshot *shot = api_status_snapshot(c->app);
-    static const struct snapshot_worker none = {.state = BACKEND_STOPPED};
-    const struct snapshot_worker *w = &none;
+    const struct snapshot_worker *w = NULL;
     struct strbuf body = {0};
     for (uint32_t i = 0; i < shot->worker_count; i++)
         if (shot->workers[i].rank == rank) w = &shot->workers[i];
-    bool is_ready = w->state == BACKEND_READY;
-    bool loading = w->state == BACKEND_STARTING || w->state == BACKEND_LOADING;
-    const char *why = shot->draining || w->state == BACKEND_DRAINING ? "draining"
-                      : is_ready                                     ? NULL
-                      : loading                                      ? "loading"
-                                                                     : "no_ready_worker";
+    int state = w ? w->state : BACKEND_STOPPED;
+    bool is_ready = state == BACKEND_READY;
+    bool loading = state == BACKEND_STARTING || state == BACKEND_LOADING;
+    const char *why = shot->draining || state == BACKEND_DRAINING ? "draining"
+                      : is_ready                                  ? NULL
+                      : loading                                   ? "loading"
+                                                                  : "no_ready_worker";
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%d,\"total\":1},"
                   "\"queue\":{\"requests\":%u,\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", is_ready, w->pinned + w->queue_requests, w->queue_tokens);
-    if (why && w->fault) add_text(&body, "reason", w->fault);
+                  why ? why : "ok", is_ready, w ? w->pinned + w->queue_requests : 0,
+                  w ? w->queue_tokens : 0);
+    if (why && w && *w->fault) add_text(&body, "reason", w->fault);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
@@ -95,7 +96,7 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
 
 // Of a count of ready workers below the one that is wanted.
 static void add_shortage(struct strbuf *out, const struct snapshot *shot) {
-    char fault[SNAPSHOT_TEXT_BYTES], text[SNAPSHOT_TEXT_BYTES + 96] = "";
+    char fault[SNAPSHOT_FAULTS_BYTES], text[SNAPSHOT_FAULTS_BYTES + 96] = "";
     snapshot_fault(shot, fault, sizeof fault);
     if (shot->ready)
         snprintf(text, sizeof text, "%u worker%s ready, and ready.workers_min is %" PRId64 "%s",
@@ -116,7 +117,7 @@ static void all_ready(struct http_call *c, bool with_error) {
     strbuf_printf(&body,
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"wanted\":%" PRId64
                   ",\"total\":%u},\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
-                  why ? why : "ok", shot->ready, wanted, shot->worker_count, requests, tokens);
+                  why ? why : "ok", shot->ready, wanted, shot->total, requests, tokens);
     if (why && shot->ready < wanted) add_shortage(&body, shot);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');

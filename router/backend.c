@@ -282,7 +282,7 @@ void backend_info(const struct backend *b, struct backend_info *ret) {
         .name = text_or_empty(h->name),
         .model = text_or_empty(h->model),
         .reason = b->reason,
-        .fault = b->fault,
+        .fault = b->fault[0] ? b->fault : NULL,
         .version = text_or_empty(h->fingerprint.build),
         .pid = b->child.running ? (uint32_t)b->child.process.pid
                : b->peer        ? h->pid

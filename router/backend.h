@@ -82,11 +82,13 @@ uint32_t backends_count(const struct backends *s);
 const char *backends_given_up(const struct backends *s);
 struct backend *backends_at(struct backends *s, uint32_t rank);
 
+enum { BACKEND_FAULT_BYTES = 48 };
 struct backend_info { // a snapshot; strings live until the next call on the loop
     uint32_t rank, generation;
     enum backend_state state;
     const char *name, *model, *reason, *version;
-    const char *fault; // for clients, no path in it: why it is not there; NULL: no fault. Constant
+    const char *
+        fault; // for clients, no path in it: why it is not there, in words of reason; NULL: no fault
     uint32_t pid;
     bool supervised;
     const char *gpu_name, *gpu_uuid, *gpu_pci;

@@ -30,8 +30,8 @@ struct backend {
     enum backend_state state;
     uint64_t since_ms;
     char reason[BACKEND_REASON_BYTES];
-    const char *fault;            // as backend_info's
-    enum backend_failure failure; // why we are about to end it; COUNT: we are not
+    char fault[BACKEND_FAULT_BYTES]; // as backend_info's; "": none
+    enum backend_failure failure;    // why we are about to end it; COUNT: we are not
     uint64_t restarts, frames_dropped;
 
     // The incarnation; peer NULL: none.

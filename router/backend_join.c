@@ -75,13 +75,13 @@ static void on_status(struct backend *b, const struct frame_status *st) {
     s->scratch = old;
     if (news) moved(b);
     if (st->state == FRAME_STATE_FAILED) {
-        b->fault = "its engine has failed";
+        snprintf(b->fault, sizeof b->fault, "its engine has failed");
         return backend_lose(b, st->reason, BACKEND_FAILED);
     }
     bool ready = st->state == FRAME_STATE_READY;
     if (ready) {
         b->reason[0] = '\0';
-        b->fault = NULL;
+        b->fault[0] = '\0';
     }
     // Sent before our DRAIN was read.
     backend_set_state(b, ready && b->drain_asked ? BACKEND_DRAINING : state_of(st->state));

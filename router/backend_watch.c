@@ -15,17 +15,35 @@
 
 static void try_complete_stop(struct backends *s);
 
-// What clients are told of an exit, and whether the next run could end otherwise.
-static const char *fault_of(int64_t code, bool *ret_again) {
-    *ret_again = code != EXIT_CODE_USAGE && code != EXIT_CODE_MODEL && code != EXIT_CODE_REFUSED;
+// Whether the next run could end otherwise.
+static bool may_help(int64_t code) {
+    return code != EXIT_CODE_USAGE && code != EXIT_CODE_MODEL && code != EXIT_CODE_REFUSED;
+}
+
+static const char *meaning_of(int64_t code) {
     switch (code) {
     case EXIT_CODE_USAGE: return "its settings are refused";
     case EXIT_CODE_MODEL: return "the checkpoint cannot be loaded";
     case EXIT_CODE_REFUSED: return "it does not belong to this router";
     case EXIT_CODE_DEVICE: return "its device has failed";
     case EXIT_CODE_MEMORY: return "the model does not fit into memory";
-    default: return "its process has ended";
+    default: return NULL;
     }
+}
+
+// The words for an exit, for clients as for whoever looks after the workers. Of one that we killed: why.
+static void set_fault(struct backend *b, int64_t code, int signal) {
+    const char *meaning = b->failure == BACKEND_FAILURE_HUNG        ? "it stood still"
+                          : b->failure == BACKEND_FAILURE_BAD_FRAME ? "what it sent made no sense"
+                          : b->failure == BACKEND_FAILURE_START     ? "it did not come up"
+                          : signal                                  ? NULL
+                                                                    : meaning_of(code);
+    if (meaning)
+        snprintf(b->fault, sizeof b->fault, "%s", meaning);
+    else if (signal)
+        snprintf(b->fault, sizeof b->fault, "killed by signal %d", signal);
+    else
+        snprintf(b->fault, sizeof b->fault, "exit code %lld", (long long)code);
 }
 
 static void give_up(struct backend *b, const char *after) {
@@ -45,10 +63,8 @@ void backend_failed(struct backend *b, enum backend_failure why) {
 static void after_failure(struct backend *b, int64_t code) {
     uint64_t delay_ms = 0, now = mono_ms();
     char after[48];
-    bool again;
-    b->fault = fault_of(code, &again);
     snprintf(after, sizeof after, "exit code %lld", (long long)code);
-    if (!again) return give_up(b, after);
+    if (!may_help(code)) return give_up(b, after);
     snprintf(after, sizeof after, "%d failures in ten minutes", RESTART_FAILURES_MAX);
     if (!restart_after_failure(&b->restart, now, b->started_ms, &delay_ms)) {
         size_t n = strlen(b->reason);
@@ -61,16 +77,19 @@ static void after_failure(struct backend *b, int64_t code) {
 }
 
 static void describe_exit(struct backend *b, int64_t code, int signal) {
-    char how[64];
-    bool clean = code == 0 && signal == 0, again;
-    fault_of(code, &again); // if not, worker_failed says all of it
+    char how[96];
+    bool clean = code == 0 && signal == 0;
+    const char *meaning = signal ? NULL : meaning_of(code);
     if (signal)
         snprintf(how, sizeof how, "killed by signal %d", signal);
+    else if (meaning)
+        snprintf(how, sizeof how, "%s (exit code %lld)", meaning, (long long)code);
     else
         snprintf(how, sizeof how, "exit code %lld", (long long)code);
-    log_line(clean || b->set->stopping          ? LOG_LEVEL_INFO
-             : again || signal || b->exit_asked ? LOG_LEVEL_WARN
-                                                : LOG_LEVEL_DEBUG,
+    // If another run cannot help, worker_failed says all of it.
+    log_line(clean || b->set->stopping                   ? LOG_LEVEL_INFO
+             : may_help(code) || signal || b->exit_asked ? LOG_LEVEL_WARN
+                                                         : LOG_LEVEL_DEBUG,
              "worker_exit", "rank=%u generation=%u pid=%d how=\"%s\" reason=\"%s\"", b->rank,
              b->generation, b->child.process.pid, how, b->reason);
     size_t n = strlen(b->reason);
@@ -95,6 +114,7 @@ static void on_exit_of(void *arg, int64_t code, int signal) {
         b->start_at_ms = mono_ms();
         backend_set_state(b, BACKEND_BACKOFF);
     } else {
+        set_fault(b, code, signal);
         backend_failed(b, failure_of(b, code, signal));
         after_failure(b, signal ? -1 : code);
     }
@@ -141,6 +161,7 @@ static void start_if_due(struct backend *b, uint64_t now) {
     if (!backend_start_process(b, &e)) return;
     log_error("worker_start", "rank=%u reason=\"%s\"", b->rank, e.msg);
     backend_set_reason(b, "%s", e.msg);
+    snprintf(b->fault, sizeof b->fault, "it could not be started");
     backend_failed(b, BACKEND_FAILURE_START);
     after_failure(b, -1);
 }

@@ -1,6 +1,7 @@
 /* body: see body.h. Any thread. */
 #include "router/body.h"
 #include "common/err.h"
+#include "common/planted.h"
 #include "common/strbuf.h"
 #include "router/apierr.h"
 #include "router/text/bigint.h"
@@ -55,7 +56,7 @@ static void rewrite(struct scan *s, const char *from, const char *text, size_t l
 
 // The four hex digits at p, or -1.
 static int hex4(const struct scan *s, const char *p) {
-    if (s->end - p < 4) return -1;
+    if (s->end - p < 4 - PLANTED) return -1;
     int v = 0;
     for (int i = 0; i < 4; i++) {
         if (!isxdigit((unsigned char)p[i])) return -1;

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct config;
 struct err;
 
 int cmd_serve(int argc, char **argv);    // the router with workers of its own
@@ -15,7 +16,10 @@ int cmd_bench(int argc, char **argv);   // measures a running server, compares r
 int cmd_exec_worker(int argc, char **argv);
 // The folder holds no model but a drafter for one, right or not.
 bool cmd_is_drafter(const char *dir);
-// The checkpoint is one that a worker can load: railyard-worker inspect --check MODEL. ST_CORRUPT: its message.
-int cmd_check_model(const char *model, struct err *e);
+// ST_CORRUPT: it is such a folder.
+int cmd_check_kind(const char *model, struct err *e);
+// The checkpoint is one that a worker can load, with the settings that are handed on to it: railyard-worker inspect --check
+// MODEL. ST_CORRUPT: its message; ST_INVAL: of one about a setting.
+int cmd_check_model(const struct config *c, struct err *e);
 // GPUs as railyard-worker --list-devices names them.
 int cmd_count_devices(uint32_t *ret, struct err *e);

@@ -140,11 +140,16 @@ static int print_router(const char *body, struct err *e) {
     json_t *o = json_loads(body, 0, &why);
     bool draining = json_is_true(json_object_get(o, "draining"));
     bool drained = json_is_true(json_object_get(o, "drained"));
+    bool ending = json_is_true(json_object_get(o, "ending"));
+    long long requests = number_of(o, "requests");
     bool is_object = json_is_object(o);
     if (draining)
-        printf(
-            "the router is %s, %lld requests in flight: `railyard ctl undrain router` ends that\n",
-            drained ? "drained" : "draining", number_of(o, "requests"));
+        printf("the router is %s, %lld request%s in flight%s\n",
+               ending    ? "ending"
+               : drained ? "drained"
+                         : "draining",
+               requests, requests == 1 ? "" : "s",
+               ending ? "" : ": `railyard ctl undrain router` ends that");
     json_decref(o);
     return is_object ? ST_OK : err_set(e, ST_CORRUPT, "wanted a router's state, found none");
 }
@@ -448,7 +453,8 @@ static void usage(const struct settings *s, FILE *out) {
           "  restart RANK            drain, end, start\n"
           "  restart all             every worker in turn, each ready before the next; prints the\n"
           "                          operation's number, and goes on whatever becomes of this "
-          "command\n"
+          "command;\n"
+          "                          what is stopped stays so, what is drained is drained again\n"
           "  operation NUMBER        how far that is\n"
           "  abort NUMBER            ends it: the other workers stay as they are\n"
           "  drain router            the whole router: not ready any more, then no new requests\n"

@@ -39,9 +39,10 @@ static int run(const char *name, int argc, char **argv, bool spawn) {
     }
     log_level_parse(c.log_level, &level);
     log_init("railyard", level);
-    if (spawn && cmd_check_model(c.model, &e)) { // before a worker is started again and again
+    st = spawn ? cmd_check_model(&c, &e) : cmd_check_kind(c.model, &e);
+    if (st) { // before a worker is started again and again
         fprintf(stderr, "railyard %s: %s\n", name, e.msg);
-        status = 1;
+        status = st == ST_INVAL ? 2 : 1;
         goto out;
     }
     if (c.workers == 0) count_workers(&c);

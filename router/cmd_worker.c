@@ -2,12 +2,14 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/strbuf.h"
+#include "proto/exit_code.h"
 #include "router/cmd.h"
 #include "router/config.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -56,34 +58,37 @@ static int read_all(int fd, struct strbuf *out) {
     return ST_OK;
 }
 
-// Runs the worker program with up to three arguments and takes what it prints; *ret_code is its exit code.
-static int ask_worker(const char *const words[3], struct strbuf *out, int *ret_code,
-                      struct err *e) {
-    char *program = config_worker_program();
-    char *argv[] = {program, (char *)words[0], (char *)words[1], (char *)words[2], NULL};
+// Runs a program, argv[0], and takes what it prints; *ret_code is its exit code.
+static int run_program(char *const *argv, struct strbuf *out, int *ret_code, struct err *e) {
     int fds[2], rc, status = 0;
     pid_t pid;
-    if (!program) return err_set(e, ST_IO, "cannot find out where this program is: no /proc");
-    if (pipe2(fds, O_CLOEXEC)) {
-        free(program);
-        return err_errno(e, "pipe");
-    }
+    if (pipe2(fds, O_CLOEXEC)) return err_errno(e, "pipe");
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr; // not of our group: Ctrl-C is for us to answer
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
     posix_spawn_file_actions_adddup2(&actions, fds[1], STDOUT_FILENO);
-    rc = posix_spawn(&pid, program, &actions, &attr, argv, environ);
+    rc = posix_spawn(&pid, argv[0], &actions, &attr, argv, environ);
     posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
     int st =
-        rc ? (int)err_set(e, ST_IO, "run '%s': %s", program, strerror(rc)) : read_all(fds[0], out);
+        rc ? (int)err_set(e, ST_IO, "run '%s': %s", argv[0], strerror(rc)) : read_all(fds[0], out);
     close(fds[0]);
     if (!rc && (waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)))
-        st = err_set(e, ST_IO, "'%s %s' was killed", program, words[0]);
+        st = err_set(e, ST_IO, "'%s %s' was killed", argv[0], argv[1]);
     *ret_code = WEXITSTATUS(status);
+    return st;
+}
+
+// The worker program with up to three arguments.
+static int ask_worker(const char *const words[3], struct strbuf *out, int *ret_code,
+                      struct err *e) {
+    char *program = config_worker_program();
+    if (!program) return err_set(e, ST_IO, "cannot find out where this program is: no /proc");
+    char *argv[] = {program, (char *)words[0], (char *)words[1], (char *)words[2], NULL};
+    int st = run_program(argv, out, ret_code, e);
     free(program);
     return st;
 }
@@ -97,16 +102,29 @@ bool cmd_is_drafter(const char *dir) {
     return is;
 }
 
-int cmd_check_model(const char *model, struct err *e) {
+int cmd_check_kind(const char *model, struct err *e) {
+    if (!cmd_is_drafter(model)) return ST_OK;
+    return err_set(e, ST_CORRUPT,
+                   "wanted a model, found '%s', a drafter, which goes beside one: --drafter",
+                   model);
+}
+
+int cmd_check_model(const struct config *c, struct err *e) {
     struct strbuf out = {0};
-    if (cmd_is_drafter(model))
-        return err_set(e, ST_CORRUPT,
-                       "wanted a model, found '%s', a drafter, which goes beside one: --drafter",
-                       model);
-    int code = 0, st = ask_worker((const char *[3]){"inspect", "--check", model}, &out, &code, e);
+    int code = 0, st = cmd_check_kind(c->model, e);
+    if (st) return st;
+    char *program = config_worker_program();
+    if (!program) return err_set(e, ST_IO, "cannot find out where this program is: no /proc");
+    char **argv = config_check_argv(c, program);
+    st = run_program(argv, &out, &code, e);
     size_t len = strcspn(strbuf_str(&out), "\n");
-    if (!st && code) st = err_set(e, ST_CORRUPT, "%.*s", (int)len, strbuf_str(&out));
+    if (!st && code)
+        st = err_set(e, code == EXIT_CODE_USAGE ? ST_INVAL : ST_CORRUPT, "%.*s",
+                     len ? (int)len : INT_MAX,
+                     len ? strbuf_str(&out) : "a worker would refuse these settings");
     strbuf_fini(&out);
+    config_free_argv(argv);
+    free(program);
     return st;
 }
 

@@ -155,7 +155,7 @@ static const struct setting table[] = {
      "handed on to workers: where the embedding's rows live"},
     {"context", SETTING_INT, IN(context), "0", 0, 1 << 30, NULL, "tokens",
      "handed on to workers: longest prompt and reply of a stream; 0: what fits"},
-    {"streams", SETTING_INT, IN(streams), "0", 0, 4096, NULL, NULL,
+    {"streams", SETTING_INT, IN(streams), "0", 0, 1024, NULL, NULL,
      "handed on to workers: streams at once; 0: what fits"},
     {"threads", SETTING_INT, IN(threads), "0", 0, 256, NULL, NULL,
      "handed on to workers: threads of the CPU backend; 0: one per CPU"},
@@ -182,7 +182,7 @@ static const struct setting table[] = {
     {"costs", SETTING_STRING, IN(costs), NULL, 0, 0, NULL, NULL,
      "handed on to workers: file of what rows and drafts cost, by which drafts are as many as pay"},
     {"debug.fault", SETTING_CHOICE, IN(debug_fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap|lost-branch", NULL,
      "handed on to workers: a planted fault, for the tests that must find it"},
 };
 static bool is_secret(const struct setting *t) {
@@ -464,11 +464,14 @@ static bool is_handed_on(const char *name) {
     return false;
 }
 
-char **config_worker_argv(const struct config *c, const char *program) {
-    char **argv = mem_calloc(4 + sizeof handed_on / sizeof *handed_on, sizeof *argv);
+// The worker program with the settings that are handed on; word: NULL, or one that stands in front of MODEL.
+static char **make_argv(const struct config *c, const char *program, const char *command,
+                        const char *word) {
+    char **argv = mem_calloc(5 + sizeof handed_on / sizeof *handed_on, sizeof *argv);
     size_t n = 0;
     argv[n++] = mem_strdup(program);
-    argv[n++] = mem_strdup("worker");
+    argv[n++] = mem_strdup(command);
+    if (word) argv[n++] = mem_strdup(word);
     argv[n++] = mem_strdup(c->model);
     for (size_t i = 0; i < SETTING_COUNT; i++) {
         if (!c->settings.given[i] || !is_handed_on(table[i].name)) continue;
@@ -478,6 +481,14 @@ char **config_worker_argv(const struct config *c, const char *program) {
         argv[n++] = strbuf_take(&flag);
     }
     return argv;
+}
+
+char **config_worker_argv(const struct config *c, const char *program) {
+    return make_argv(c, program, "worker", NULL);
+}
+
+char **config_check_argv(const struct config *c, const char *program) {
+    return make_argv(c, program, "inspect", "--check");
 }
 
 void config_free_argv(char **argv) {

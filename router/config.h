@@ -96,4 +96,6 @@ void config_remove_run_dir(const struct config *c);
 char *config_worker_program(void);
 // The argument vector of a spawned worker, NULL-terminated: program, "worker", MODEL, the flags to hand on.
 char **config_worker_argv(const struct config *c, const char *program);
+// Of what says whether such a worker could start: program, "inspect", "--check", MODEL, the same flags.
+char **config_check_argv(const struct config *c, const char *program);
 void config_free_argv(char **argv);

@@ -165,6 +165,25 @@ static void stand_in(struct conn *c, size_t at, size_t seen) {
     c->sock->input->size += fixed + fill;
 }
 
+// What h2o must not act on in a head whose body is not taken: the client is neither asked for it nor upgraded.
+static void spoil_field(char *line, size_t len) {
+    static const char *const names[] = {"expect:", "upgrade:", "http2-settings:"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i]);
+        if (len >= n && !strncasecmp(line, names[i], n)) line[0] = 'x';
+    }
+}
+
+// The head stands, for its key, its origin and the log; its body is none.
+static void take_body_away(struct conn *c, size_t at, size_t len) {
+    char *head = c->sock->input->bytes + at, *end = head + len;
+    memset(head + c->scan.length_at, '0', c->scan.length_len);
+    for (char *line = head, *nl; line < end && (nl = memchr(line, '\n', (size_t)(end - line)));
+         line = nl + 1)
+        spoil_field(line, (size_t)(nl - line));
+    c->sock->input->size = at + len;
+}
+
 // As below. What is not handed on ends with the connection.
 static bool look_over_http2(struct conn *c, size_t fresh) {
     h2o_buffer_t *in = c->sock->input;
@@ -202,7 +221,9 @@ static bool look_over(struct conn *c, size_t fresh) {
     c->refused = mem_alloc(sizeof e);
     *c->refused = e;
     size_t bad_at = in->size - fresh + good;
-    if (c->scan.head_refused)
+    if (c->scan.body_refused)
+        take_body_away(c, bad_at + 1 - c->scan.seen, c->scan.seen);
+    else if (c->scan.head_refused)
         stand_in(c, bad_at + 1 - c->scan.seen, c->scan.seen);
     else
         in->size = bad_at; // conn_hook ends it as soon as what is in front of it has been answered
@@ -273,8 +294,19 @@ void conn_hook(struct listener *l) {
     }
 }
 
-const struct apierr *conn_refusal(const struct conn *conn) {
-    return conn->refused;
+const struct apierr *conn_refusal(const struct conn *conn, const struct http_call *call) {
+    static const char method[] = CONN_REFUSED_METHOD;
+    const h2o_buffer_t *in = conn->sock->input;
+    const h2o_req_t *req = call->req;
+    if (!conn->refused) return NULL;
+    if (!conn->scan.body_refused)
+        return h2o_memis(req->input.method.base, req->input.method.len, method, sizeof method - 1)
+                   ? conn->refused
+                   : NULL;
+    // It is the last that h2o gets: in front of it there may be others, whose bytes are there until they are answered.
+    size_t blank = 0;
+    while (blank < in->size && (in->bytes[blank] == '\r' || in->bytes[blank] == '\n')) blank++;
+    return in->size - blank == conn->scan.seen ? conn->refused : NULL;
 }
 
 /* ---- beginning ---- */

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct apierr;
+struct backend;
 struct control; // defined in control.c
 struct server;
 
@@ -23,6 +24,7 @@ enum control_streams { // what becomes of a draining worker's streams
     CONTROL_FINISH,    // they finish; those that run at the timeout move
     CONTROL_MOVE,      // they go on at another worker at once
     CONTROL_CANCEL,    // they finish; those that run at the timeout fail
+    CONTROL_STREAMS_COUNT
 };
 
 struct control_how {
@@ -34,24 +36,34 @@ struct control_how {
 
 struct control_operation { // a restart of all
     uint32_t id, step, steps;
+    uint32_t
+        passed; // steps that were passed by: an operator has stopped that worker, or a guest has gone
     enum { CONTROL_RUNNING, CONTROL_DONE, CONTROL_FAILED, CONTROL_CANCELLED } state;
     int32_t rank; // the present one; -1: over
     char error[1024];
 };
 
+enum { CONTROL_OPERATIONS_KEPT = 16 }; // that are over and may still be asked for
+
 struct control *control_new(struct server *s);
 void control_free(struct control *c); // NULL is fine
 
-const char *control_verb_name(enum control_verb v); // "drain"
+const char *control_verb_name(enum control_verb v);       // "drain"
+const char *control_streams_name(enum control_streams s); // "finish"
 // APIERR_NOT_FOUND: no such rank; APIERR_CONFLICT: not from its present state, or too few ready workers would be left.
 // *ret_changed: false where it was so already.
 int control_worker(struct control *c, uint32_t rank, enum control_verb verb,
                    const struct control_how *how, bool *ret_changed, struct apierr *e);
-// Restarts every rank that a worker has, one after the other, each ready again before the next.
+// Restarts every rank that a worker has, one after the other, each there again before the next. What an operator asks of
+// one worker meanwhile is stronger: one that is stopped stays so and is passed by, one that is drained is drained again when
+// it is back.
 int control_restart_all(struct control *c, const struct control_how *how, uint32_t *ret_id,
                         struct apierr *e);
+// False: never begun, or forgotten behind CONTROL_OPERATIONS_KEPT later ones.
 bool control_operation(const struct control *c, uint32_t id, struct control_operation *ret);
 // Ends it: no further worker is restarted; the present one goes on as it was where it only drains, else it starts again.
-// APIERR_NOT_FOUND: not the last operation. *ret_changed: false where it was over.
+// APIERR_NOT_FOUND: as control_operation. *ret_changed: false where it was over.
 int control_cancel(struct control *c, uint32_t id, bool *ret_changed, struct apierr *e);
-void control_tick(struct control *c); // often: goals and the operation go on
+void control_on_state(struct control *c,
+                      struct backend *b); // it has changed, and nothing was placed since
+void control_tick(struct control *c);     // often: goals and the operation go on

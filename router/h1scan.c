@@ -1,9 +1,11 @@
 /* h1scan: see h1scan.h. RFC 9112: 5 (fields), 6 (message body), 7.1 (chunks). */
 #include "router/h1scan.h"
 #include "common/err.h"
+#include "common/planted.h"
 #include "router/apierr.h"
 #include "router/listen.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <strings.h>
 
@@ -75,6 +77,10 @@ int h1scan_head(const char *head, size_t len, bool is_http_1_1, struct h1scan_fr
         i += n + 1;
     }
     *ret = (struct h1scan_framing){.chunked = f.codings > 0};
+    if (f.lengths == 1) {
+        ret->length_at = (size_t)(f.length - head);
+        ret->length_len = f.length_len;
+    }
     const char *why = f.folded                      ? "a header field must not be folded"
                       : f.hosts > 1                 ? "Host must be given once"
                       : is_http_1_1 && f.hosts == 0 ? "Host is required"
@@ -108,9 +114,10 @@ static bool ends_in_1_1(const char *head, size_t len) {
 }
 
 // The head's last byte has come.
-static int end_head(struct h1scan *s, const char *head, size_t len, struct apierr *e) {
+static int end_head(struct h1scan *s, const char *head, size_t len, size_t body_bytes_max,
+                    struct apierr *e) {
     struct h1scan_framing f;
-    if (len >= HTTP2_MARK_BYTES && !memcmp(head, "PRI * HTTP/2", HTTP2_MARK_BYTES)) {
+    if (len + PLANTED >= HTTP2_MARK_BYTES && !memcmp(head, "PRI * HTTP/2", HTTP2_MARK_BYTES)) {
         if (s->begun) return refuse(e, "HTTP/2 must begin with the connection");
         s->state = H1SCAN_HTTP2;
         return ST_OK;
@@ -118,13 +125,23 @@ static int end_head(struct h1scan *s, const char *head, size_t len, struct apier
     s->begun = true;
     int st = h1scan_head(head, len, ends_in_1_1(head, len), &f, e);
     if (st) return st;
+    if (f.length > body_bytes_max && f.length - body_bytes_max > HTTP_BODY_SLACK_BYTES) {
+        s->body_refused = f.length_len > 0;
+        s->length_at = f.length_at;
+        s->length_len = f.length_len;
+        return apierr_set(e, APIERR_BODY_TOO_LARGE, NULL,
+                          "the body must have at most %zu bytes, got %" PRIu64, body_bytes_max,
+                          f.length);
+    }
     expect(s, f.chunked ? H1SCAN_CHUNK_SIZE : f.length ? H1SCAN_BODY : H1SCAN_HEAD);
     s->left = f.length;
     return ST_OK;
 }
 
 // at: the byte, in the input; the seen bytes before it are the head's.
-static int take_head(struct h1scan *s, const char *at, size_t bytes_max, struct apierr *e) {
+static int take_head(struct h1scan *s, const char *at, const struct http_limits *limits,
+                     struct apierr *e) {
+    size_t bytes_max = limits->head_bytes_max;
     char c = *at;
     bool blank = c == '\n' && s->line == 0;
     if (s->was_cr && c != '\n') return refuse(e, "CR without LF in a head");
@@ -142,7 +159,7 @@ static int take_head(struct h1scan *s, const char *at, size_t bytes_max, struct 
         expect(s, H1SCAN_HEAD);
         return ST_OK;
     }
-    return end_head(s, at + 1 - s->seen, s->seen, e);
+    return end_head(s, at + 1 - s->seen, s->seen, limits->body_bytes_max, e);
 }
 
 static int hex_of(char c) {
@@ -195,9 +212,10 @@ static int take_trailer(struct h1scan *s, char c, size_t bytes_max, struct apier
     return ST_OK;
 }
 
-static int take_byte(struct h1scan *s, const char *at, size_t bytes_max, struct apierr *e) {
+static int take_byte(struct h1scan *s, const char *at, const struct http_limits *limits,
+                     struct apierr *e) {
     switch (s->state) {
-    case H1SCAN_HEAD: return take_head(s, at, bytes_max, e);
+    case H1SCAN_HEAD: return take_head(s, at, limits, e);
     case H1SCAN_CHUNK_SIZE:
     case H1SCAN_CHUNK_SPACE:
     case H1SCAN_CHUNK_EXT: return take_chunk_line(s, *at, e);
@@ -213,7 +231,7 @@ static int take_byte(struct h1scan *s, const char *at, size_t bytes_max, struct 
         if (*at != '\n') return refuse(e, "a chunk must end in CR LF");
         expect(s, H1SCAN_CHUNK_SIZE);
         return ST_OK;
-    default: return take_trailer(s, *at, bytes_max, e);
+    default: return take_trailer(s, *at, limits->head_bytes_max, e);
     }
 }
 
@@ -230,7 +248,7 @@ int h1scan_take(struct h1scan *s, const char *input, size_t len, size_t fresh,
             continue;
         }
         enum h1scan_state was = s->state;
-        if (take_byte(s, input + i, limits->head_bytes_max, e)) {
+        if (take_byte(s, input + i, limits, e)) {
             s->head_refused = was == H1SCAN_HEAD;
             s->state = H1SCAN_BAD;
             *ret_good = i - (len - fresh);

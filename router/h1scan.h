@@ -37,16 +37,20 @@ struct h1scan {
     bool begun;    // a head has ended: HTTP/2 cannot begin any more
     bool
         head_refused; // H1SCAN_BAD: by its head, of which seen bytes are at the input's end; else within a body
+    bool body_refused; // head_refused: by nothing but the length that it announces; it is whole
+    size_t length_at, length_len; // body_refused: that length's digits, in the head
 };
 
 // Looks at the last `fresh` of the `len` bytes of input; what came before them and is not read yet stands there as well.
-// ST_INVAL: refused; *ret_good of the fresh bytes may be handed on, and no message ends within them.
+// ST_INVAL: refused; *ret_good of the fresh bytes may be handed on, and no message ends within them. An announced length is
+// refused where it is over HTTP_BODY_SLACK_BYTES beyond the limit: behind that h2o would answer, in plain text.
 int h1scan_take(struct h1scan *s, const char *input, size_t len, size_t fresh,
                 const struct http_limits *limits, size_t *ret_good, struct apierr *e);
 
 struct h1scan_framing {
     bool chunked;
-    uint64_t length; // 0: none
+    uint64_t length;              // 0: none
+    size_t length_at, length_len; // its digits, in the head, where they stand once
 };
 // The head of a request as it came, request line first: exactly one Host (1.1), one Content-Length at most, of digits,
 // not both framings, no other coding than chunked.

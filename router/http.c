@@ -392,8 +392,9 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
     const struct http_handler *h = (const struct http_handler *)self;
     struct http_call *c = call_new(h, req);
     struct apierr e;
-    const struct apierr *refusal = conn_refusal(c->conn);
-    if (refusal && is_method(req, CONN_REFUSED_METHOD)) {
+    const struct apierr *refusal = conn_refusal(c->conn, c);
+    c->endpoint = find_endpoint(h, path_of(c)); // refusals name it in the log and the metrics
+    if (refusal) {
         req->http1_is_persistent = 0;
         send_reply_error(c, refusal);
         return 0;
@@ -407,7 +408,6 @@ int http_on_req(h2o_handler_t *self, h2o_req_t *req) {
         send_reply_error(c, &e);
         return 0;
     }
-    c->endpoint = find_endpoint(h, path_of(c));
     if (!is_method(req, "OPTIONS") && check_access(c, &e))
         send_reply_error(c, &e);
     else

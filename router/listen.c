@@ -26,7 +26,6 @@
 enum {
     SEND_BUFFER_BYTES = 64 << 10, // so that a client that does not read is felt at once
     BACKLOG = 4096,
-    BODY_SLACK_BYTES = 256 << 10, // more than one read of an HTTP/2 connection
     FULL_GRACE_MS = 1000,   // a connection over the limit waits so long before it is turned away
     FDS_KEPT = 256,         // for workers, files and the other listener
     SPILL_BYTES = 32 << 20, // a buffer of this size is an unlinked file, mapped
@@ -167,7 +166,7 @@ static int open_tcp_fd(const char *address, int *ret, struct err *e) {
     struct addrinfo *list = NULL;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     int rc = getaddrinfo(host, port, &hints, &list);
-    if (rc) return err_set(e, ST_INVAL, "listen on '%.100s': %s", address, gai_strerror(rc));
+    if (rc) return err_set(e, ST_IO, "listen on '%.100s': %s", address, gai_strerror(rc));
     int on = 1;
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -264,8 +263,8 @@ static void setup_h2o(struct listener *l) {
     l->global.http2.graceful_shutdown_timeout = 0;
     l->global.http2.max_concurrent_requests_per_connection = c->h2_streams_max;
     // Past its own limit h2o answers in plain text, before the handler. http.c has the exact limit and the proper
-    // answer; h2o's is only what stops a body that goes on and on.
-    l->global.max_request_entity_size = c->limits.body_bytes_max + BODY_SLACK_BYTES;
+    // answer, conn.c what is announced beyond the slack; h2o's is only what stops a body that goes on and on.
+    l->global.max_request_entity_size = c->limits.body_bytes_max + HTTP_BODY_SLACK_BYTES;
     h2o_hostconf_t *host =
         h2o_config_register_host(&l->global, h2o_iovec_init(H2O_STRLIT("default")), 65535);
     h2o_pathconf_t *paths[] = {h2o_config_register_path(host, "/", 0), &host->fallback_path};

@@ -17,6 +17,10 @@ struct metrics;
 struct proxies;
 struct send_set;
 
+enum {
+    HTTP_BODY_SLACK_BYTES = 256 << 10
+}; // h2o's limit of a body is that much higher: more than one read of an HTTP/2 connection
+
 struct http_limits {
     size_t head_bytes_max, fields_max, uri_bytes_max, body_bytes_max;
 };
@@ -83,9 +87,9 @@ struct conn;
 struct conn *conn_of(struct http_call *c);
 void conn_call_begin(struct conn *conn, struct http_call *c);
 void conn_call_end(struct conn *conn, struct http_call *c);
-// Why the bytes of a request were refused before h2o saw them; a request of the method CONN_REFUSED_METHOD stands in its
-// place. NULL: they were not.
-const struct apierr *conn_refusal(const struct conn *conn);
+// Why this request was refused before h2o saw it, or before it saw all of it: one of the method CONN_REFUSED_METHOD stands in
+// its place, or it stands there itself, without its body. NULL: it was not.
+const struct apierr *conn_refusal(const struct conn *conn, const struct http_call *call);
 // What this request is to be answered with, whatever it asks; NULL: nothing of the kind.
 const struct apierr *conn_early(const struct conn *conn);
 #define CONN_REFUSED_METHOD "REFUSED"

@@ -100,7 +100,7 @@ uint32_t server_context_max(const struct server *s) {
 }
 
 void server_no_worker(const struct server *s, struct apierr *ret) {
-    char fault[SNAPSHOT_TEXT_BYTES];
+    char fault[SNAPSHOT_FAULTS_BYTES];
     snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
     apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
                fault);
@@ -158,6 +158,7 @@ static void on_state(void *arg, struct backend *b, enum backend_state old) {
     struct runner *r = arg;
     struct server *s = &r->s;
     if (!s->backends) return; // the set is being made
+    if (r->phase < STOPPING_WORKERS) control_on_state(s->control, b);
     bool ready = server_ready_workers(s) > 0;
     s->no_ready_since_ms = ready ? 0 : s->no_ready_since_ms ? s->no_ready_since_ms : mono_ms();
     s->ever_ready |= ready;
@@ -362,6 +363,7 @@ int server_set_draining(struct server *s, bool on, struct apierr *e) {
 void server_drain(const struct server *s, struct server_drain *ret) {
     *ret = (struct server_drain){
         .draining = s->draining,
+        .ending = s->ending,
         .drained = s->draining && s->refusing && TAILQ_EMPTY(&s->requests),
         .requests = metrics_get_in_flight(s->metrics),
     };
@@ -638,7 +640,7 @@ int server_run(struct config *c, bool spawn) {
     uv_loop_init(&r.s.loop);
     int st = open_all(&r, &e);
     if (st) {
-        fprintf(stderr, "railyard: %s\n", e.msg);
+        fprintf(stderr, "railyard %s: %s\n", spawn ? "serve" : "router", e.msg);
         fail_start(&r);
     } else {
         start_timers(&r);
@@ -650,5 +652,6 @@ int server_run(struct config *c, bool spawn) {
     close_all(&r);
     int rc = uv_loop_close(&r.s.loop);
     if (rc) log_warn("loop_busy", "reason=\"%s\"", uv_strerror(rc));
-    return st || r.given_up ? 1 : 0;
+    // A setting that is wrong stays wrong, and whoever looks after this process need not try again.
+    return st == ST_INVAL ? 2 : st || r.given_up ? 1 : 0;
 }

@@ -74,6 +74,7 @@ void server_publish(struct server *s);
 int server_set_draining(struct server *s, bool on, struct apierr *e);
 struct server_drain {
     bool draining, drained; // drained: nothing is left, and nothing new is taken
+    bool ending;            // it drains because it ends
     uint64_t requests;      // in flight
 };
 void server_drain(const struct server *s, struct server_drain *ret);

@@ -2,6 +2,7 @@
 #include "router/snapshot.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "common/strbuf.h"
 #include "router/backend.h"
 #include "router/fingerprint.h"
 
@@ -96,7 +97,7 @@ static void fill_worker(struct snapshot_worker *w, const struct backend *b) {
     w->state = (int)i.state;
     w->pid = i.pid;
     w->supervised = i.supervised;
-    w->fault = i.fault;
+    COPY(w->fault, i.fault);
     COPY(w->name, i.name);
     COPY(w->model, i.model);
     COPY(w->reason, i.reason);
@@ -126,21 +127,39 @@ void snapshot_fill_workers(struct snapshot *s, struct backends *backends) {
         struct snapshot_worker *w = &s->workers[s->worker_count];
         fill_worker(w, backends_at(backends, rank));
         s->worker_count += is_taken(w);
+        bool there = w->state != BACKEND_STOPPED && w->state != BACKEND_FAILED;
+        s->total += is_taken(w) && (w->supervised || there);
         s->ready += w->state == BACKEND_READY;
         s->loading += w->state == BACKEND_STARTING || w->state == BACKEND_LOADING;
     }
 }
 
 static bool is_away(const struct snapshot_worker *w) {
-    return w->fault && (w->state == BACKEND_FAILED || w->state == BACKEND_BACKOFF);
+    return *w->fault && (w->state == BACKEND_FAILED || w->state == BACKEND_BACKOFF);
+}
+
+// Every worker with this one's fault; nothing where an earlier one has told of it.
+static void add_fault(const struct snapshot *s, uint32_t first, struct strbuf *out) {
+    const struct snapshot_worker *w = &s->workers[first];
+    struct strbuf ranks = {0};
+    uint32_t n = 0;
+    bool told = false;
+    for (uint32_t i = 0; i < s->worker_count; i++) {
+        const struct snapshot_worker *o = &s->workers[i];
+        if (!is_away(o) || strcmp(o->fault, w->fault)) continue;
+        told |= i < first;
+        strbuf_printf(&ranks, "%s%u", n++ ? ", " : " ", o->rank);
+    }
+    if (!told)
+        strbuf_printf(out, "%sworker%s%s: %s", out->len ? "; " : "", n > 1 ? "s" : "",
+                      strbuf_str(&ranks), w->fault);
+    strbuf_fini(&ranks);
 }
 
 void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes) {
-    snprintf(ret, ret_bytes, "%s", "");
-    for (uint32_t i = 0; i < s->worker_count; i++) {
-        const struct snapshot_worker *w = &s->workers[i];
-        if (!is_away(w)) continue;
-        snprintf(ret, ret_bytes, "worker %u: %s", w->rank, w->fault);
-        return;
-    }
+    struct strbuf out = {0};
+    for (uint32_t i = 0; i < s->worker_count; i++)
+        if (is_away(&s->workers[i])) add_fault(s, i, &out);
+    snprintf(ret, ret_bytes, "%s", strbuf_str(&out));
+    strbuf_fini(&out);
 }

@@ -13,6 +13,7 @@ struct config;
 enum {
     SNAPSHOT_WORKERS_MAX = 64,
     SNAPSHOT_TEXT_BYTES = 128,
+    SNAPSHOT_FAULTS_BYTES = 256, // of all workers
     SNAPSHOT_PARTS_MAX = 32,
     SNAPSHOT_PART_BYTES = 48
 };
@@ -22,7 +23,7 @@ struct snapshot_worker {
     int state; // enum backend_state
     uint32_t pid;
     bool supervised;
-    const char *fault; // NULL, or a constant: see backend_info
+    char fault[SNAPSHOT_PART_BYTES]; // "": none; see backend_info
     char name[SNAPSHOT_TEXT_BYTES], model[SNAPSHOT_TEXT_BYTES], reason[2 * SNAPSHOT_TEXT_BYTES];
     char version[SNAPSHOT_TEXT_BYTES];
     char gpu_name[SNAPSHOT_TEXT_BYTES], gpu_uuid[SNAPSHOT_TEXT_BYTES], gpu_pci[SNAPSHOT_TEXT_BYTES];
@@ -52,6 +53,7 @@ struct snapshot {
     bool draining, ever_ready;
     bool ending;             // it drains because it ends
     uint32_t ready, loading; // workers
+    uint32_t total;          // that are there, or that this router starts
     double wait_predicted_s;
     uint32_t worker_count; // ranks that a worker has or had
     struct snapshot_worker workers[SNAPSHOT_WORKERS_MAX];
@@ -70,7 +72,8 @@ const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands un
 void snapshots_beat(struct snapshots *s, uint64_t now_ms);
 uint64_t snapshots_last_beat_ms(const struct snapshots *s);
 
-// Why a worker is not there, for clients: "worker 1: its device has failed". "": none has failed.
+// Why workers are not there, for clients: "workers 0, 2: its device has failed; worker 1: killed by signal 9". "": none has
+// failed.
 void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes);
 
 // Fills the workers' part from the set. Writer's thread.

@@ -38,9 +38,10 @@ for name in $names; do
         e2e build-run/gcc 0 soak RAILYARD_SOAK_S=1800
         ;;
     alarm)
-        build tsan -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false
+        build gcc # the sanitized programs have its CPU kernels
+        build tsan -Dplain_build="$PWD/build-run/gcc" -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false
         e2e build-run/tsan 1 alarm RAILYARD_ALARM_S=600
-        build asan -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false
+        build asan -Dplain_build="$PWD/build-run/gcc" -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false
         e2e build-run/asan 1 alarm RAILYARD_ALARM_S=600
         ;;
     frames)

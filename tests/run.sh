@@ -38,6 +38,7 @@ mkdir -p "$top"
 passed=0
 failed=0
 skipped=0
+venv_pid=
 began=$(date +%s)
 
 row() { printf '%-22s %5s s   %s\n' "$1" "$2" "$3"; }
@@ -58,22 +59,24 @@ step() {
 }
 
 # shellcheck disable=SC2317  # called through step
-# build NAME MESON_OPTION...: configures build-run/NAME once and builds all of it, tests included.
+# build NAME MESON_OPTION...: configures build-run/NAME once and builds all of it, tests included. Of debug information the lines
+# alone, which reports name: compiling is a fifth quicker, the code the same.
 build() {
     build_dir=$top/$1
     shift
     [ -f "$build_dir/build.ninja" ] || {
         rm -rf "$build_dir"
-        meson setup "$build_dir" "$@" || return 1
+        meson setup "$build_dir" -Ddebug=false -Dc_args=-g1 "$@" || return 1
     }
     ninja -C "$build_dir"
 }
 
-# suite DIR SUITE: runs one meson suite and adds up its tests (TAP subtests counted one by one).
+# suite DIR SUITE: runs one meson suite and adds up its tests (TAP subtests counted one by one). Two programs more than there
+# are cores, as many wait for a clock or a process most of their time.
 suite() {
     suite_began=$(date +%s)
     rm -f "$top/$1/meson-logs/$2.json"
-    meson test -C "$top/$1" --no-rebuild --suite "$2" --logbase "$2" >"$top/$1-$2.log" 2>&1
+    meson test -C "$top/$1" --no-rebuild --suite "$2" --logbase "$2" --num-processes $(($(nproc) + 2)) >"$top/$1-$2.log" 2>&1
     # Prints "passed failed skipped" last, and whatever failed before it.
     counted=$(/usr/bin/python3 tests/tools/tally.py "$top/$1/meson-logs/$2.json")
     printf '%s\n' "$counted" | sed '$d'
@@ -86,6 +89,7 @@ suite() {
 }
 
 finish() {
+    [ -z "$venv_pid" ] || kill "$venv_pid" 2>/dev/null
     row total $(($(date +%s) - began)) ''
     [ "$skipped" = 0 ] || echo "$skipped skipped: a skipped test counts as no success"
     echo "$passed passed, $failed failed"
@@ -98,7 +102,16 @@ if [ -n "$install" ]; then
     step install "$top/install.log" packages_need "$top/apt.log" $packages_build $packages_talk $packages_test \
         $(command -v kubectl >/dev/null || echo "$packages_test_kubectl") || finish
 fi
-step 'python packages' "$top/venv.log" sh tests/tools/venv.sh || finish
+# The end-to-end tests alone want these: they are fetched while the compilers run.
+sh tests/tools/venv.sh >"$top/venv.log" 2>&1 &
+venv_pid=$!
+# shellcheck disable=SC2317  # called through step
+venv_made() {
+    wait "$venv_pid"
+    venv_status=$? venv_pid=
+    cat "$top/venv.log"
+    return "$venv_status"
+}
 # The kernels are compiled for two architectures, once: the other builds have the host side alone.
 # shellcheck disable=SC2317  # called through step
 find_nvcc() { packages_nvcc "$PWD/$top/nvcc" >"$top/nvcc.path"; }
@@ -108,7 +121,11 @@ if [ -n "$install" ]; then
     PATH=$PATH:$(cat "$top/nvcc.path")
     gpu='-Dgpu=enabled'
 fi
+# The sanitized programs get the CPU kernels of this build, which are not sanitized in them anyway.
+plain=
 if step 'build gcc' "$top/build-gcc.log" build gcc $gpu -Dgpu_archs=80,90a; then
+    plain=-Dplain_build=$PWD/$top/gcc
+    step 'python packages' "$top/venv-wait.log" venv_made || finish
     for s in $suites; do suite gcc "$s"; done
 fi
 CC=clang-14 step 'build clang' "$top/build-clang.log" build clang -Dfuzz=true -Dgpu=disabled
@@ -128,10 +145,10 @@ case " $suites " in
 esac
 if [ -n "$sanitizers" ]; then
     # Leak checks at the end of every program come with address.
-    if step 'build asan' "$top/build-asan.log" build asan -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false; then
+    if step 'build asan' "$top/build-asan.log" build asan ${plain:+"$plain"} -Dgpu=disabled -Db_sanitize=address,undefined -Db_lundef=false; then
         for s in $suites; do suite asan "$s"; done
     fi
-    if step 'build tsan' "$top/build-tsan.log" build tsan -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false; then
+    if step 'build tsan' "$top/build-tsan.log" build tsan ${plain:+"$plain"} -Dgpu=disabled -Db_sanitize=thread -Db_lundef=false; then
         for s in $suites; do
             case $s in unit | e2e) suite tsan "$s" ;; esac # mocks, goldens and corpora have one thread
         done

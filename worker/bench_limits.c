@@ -14,13 +14,25 @@
 
 enum { REPEATS = 40, PIECES = 16, CHAINS = 12, STEPS = 20000 };
 
+// Of the routed experts, the part that is read for so many rows, each of which goes to experts of its own choice.
+static double met(const struct engine_work *w, uint32_t rows) {
+    double missed = 1;
+    if (!w->experts) return 0;
+    for (uint32_t i = 0; i < rows; i++) missed *= 1 - (double)w->experts_per_row / w->experts;
+    return 1 - missed;
+}
+
 struct bench_work bench_work_of(const struct engine_info *info, uint32_t rows, uint32_t streams,
                                 uint32_t context) {
+    const struct engine_work *w = &info->work;
     double state = (double)info->state_bytes / info->streams_max;
     double position = (double)info->kv_bytes / info->kv_blocks_total / info->kv_block_tokens;
-    return (struct bench_work){
-        .bytes = (double)info->weights_bytes + streams * (2 * state + context * position),
-        .macs = rows * ((double)info->parameters + 3 * state / sizeof(float))};
+    double routed = w->experts ? (double)w->routed_parameters * w->experts_per_row / w->experts : 0;
+    return (struct bench_work){.bytes = (double)w->bytes + met(w, rows) * (double)w->routed_bytes +
+                                        streams * (2 * state + context * position),
+                               .macs = rows *
+                                       ((double)w->parameters + routed + 3 * state / sizeof(float) +
+                                        (double)w->position_macs * context)};
 }
 
 double bench_limit_s(const struct bench_work *w, double read_speed, double mac_speed) {

@@ -7,9 +7,11 @@ struct err;
 
 // What a round must at least do: `rows` rows of `streams` streams whose caches hold `context` positions each.
 struct bench_work {
-    double bytes; // weights once; each stream's state read and written, its keys and values read
-    double
-        macs; // a multiply-add for each parameter and row, and three for each number of a state and row
+    // Weights once, of the routed experts as many as rows that spread evenly meet; each stream's state read and written, its keys and
+    // values read.
+    double bytes;
+    // A multiply-add for each parameter that a row meets; three for each number of a state and row; attention's over the context.
+    double macs;
 };
 struct bench_work bench_work_of(const struct engine_info *info, uint32_t rows, uint32_t streams,
                                 uint32_t context);

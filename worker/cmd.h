@@ -15,6 +15,9 @@ int cmd_plan(const struct options *o);  // what a checkpoint would take of a GPU
 int cmd_bench(const struct options *o); // what rounds cost on this machine
 int cmd_list_devices(void);             // the GPUs, as JSON
 
+// What ended a subcommand, on stderr, behind the names that it was called by.
+void cmd_complain(const char *name, const char *what);
+
 // The GPU that these settings mean. False: none, the CPU.
 bool devices_own(const struct options *o, struct cuda_device_info *ret);
 

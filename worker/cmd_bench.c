@@ -7,7 +7,7 @@
 #include "common/version.h"
 #include "proto/exit_code.h"
 #include "worker/bench_limits.h"
-#include "worker/bench_profile.h"
+#include "worker/bench_parts.h"
 #include "worker/cmd.h"
 #include "worker/engine/costs.h"
 #include "worker/engine/engine.h"
@@ -21,24 +21,17 @@
 enum {
     PROMPT = 32,
     ROUNDS = 64,
-    COSTS_ROUNDS = 24, // of each count of rows
+    COSTS_ROUNDS = 24, // of each count of rows, at most; of long ones no more than fill
+    COSTS_MS = 60,     // so much time, but
+    COSTS_ROUNDS_MIN = 5,
     FILL = 512,
     FILLS = 3,
     STREAMS = 16,
     CONTEXT = 1024
 };
 
-static const double PROFILE_FRACTION = 0.9; // graphs of the profile's own need room
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, uint32_t n) {
-    qsort(v, n, sizeof *v, by_value);
-    return v[n / 2];
-}
+#define BENCH_PROFILE "shapes,operations,rounds,prompts"
+static const double MEASURE_FRACTION = 0.9; // graphs of the profile's own need room
 
 // Ids that are in every vocabulary of this family.
 static void make_prompt(uint32_t *ids, uint32_t count, uint32_t salt) {
@@ -81,7 +74,7 @@ static int bench_decode(struct engine *eng, uint32_t streams, double *ret_ms, st
     for (uint32_t i = 0; i < streams && !st; i++) st = submit(eng, PROMPT, ROUNDS, i, e);
     if (!st) st = run_rounds(eng, streams, ms, &n, e);
     if (!st && n == 0) st = err_set(e, ST_INTERNAL, "no round had %u rows", streams);
-    if (!st) *ret_ms = median(ms, n);
+    if (!st) *ret_ms = bench_median(ms, n);
     return st;
 }
 
@@ -97,7 +90,7 @@ static int bench_fill(struct engine *eng, double *ret_per_s, struct err *e) {
         if (st) return st;
         s[i] = (double)(mono_ns() - before) / 1e9;
     }
-    *ret_per_s = FILL / median(s, FILLS);
+    *ret_per_s = FILL / bench_median(s, FILLS);
     return ST_OK;
 }
 
@@ -142,14 +135,8 @@ static int run(const struct options *o, struct engine *eng, struct err *e) {
     }
     st = bench_fill(eng, &fill, e);
     if (!st) printf("  prompt of %d: %.0f tokens/s\n", FILL, fill);
+    if (!st && info->drafter) st = bench_drafts(&(struct bench){.eng = eng}, e);
     return st;
-}
-
-static int profile(const struct options *o, struct engine *eng, struct err *e) {
-    const struct engine_info *info = engine_info(eng);
-    printf("engine bench: %s, commit %s, %s (%s)\n", o->model, version_commit(), info->device,
-           info->variant);
-    return bench_profile(eng, e);
 }
 
 // A stream that decodes, with room for windows behind it.
@@ -170,6 +157,12 @@ static int decoding_stream(struct engine *eng, uint64_t *ret, uint32_t *ret_id, 
     return st;
 }
 
+// Whether a count of rows or drafts has been measured often enough.
+static bool enough(uint32_t rounds, uint64_t since_ns) {
+    if (rounds < COSTS_ROUNDS_MIN) return false;
+    return rounds == COSTS_ROUNDS || mono_ns() - since_ns > COSTS_MS * 1000000ull;
+}
+
 // What else a machine does only adds to a time.
 static double least(const double *v, uint32_t n) {
     double min = v[0];
@@ -178,50 +171,76 @@ static double least(const double *v, uint32_t n) {
     return min;
 }
 
+// branch: rows beside the window's.
 static int cost_of_rows(struct engine *eng, uint64_t handle, uint32_t anchor, uint32_t rows,
-                        float *logits, double *ret_ms, struct err *e) {
+                        uint32_t branch, double *ret_ms, struct err *e) {
     double ms[COSTS_ROUNDS];
-    uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
+    uint32_t ids[ENGINE_WINDOW_ROWS_MAX], other[ENGINE_WINDOW_ROWS_MAX];
     make_prompt(ids, rows, 1);
-    ids[0] = anchor;
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
-        struct engine_window w = {.handle = handle, .ids = ids, .count = rows, .ret = logits};
+    make_prompt(other, branch, 2);
+    ids[0] = other[0] = anchor;
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
+        struct engine_window w = {.handle = handle,
+                                  .ids = ids,
+                                  .count = rows,
+                                  .logits = true,
+                                  .branch = other,
+                                  .branch_count = branch};
         uint64_t before = mono_ns();
         int st = engine_windows(eng, &w, 1, e);
         if (st) return st;
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    *ret_ms = least(ms, COSTS_ROUNDS);
+    *ret_ms = least(ms, n);
     return ST_OK;
 }
 
 static double cost_of_drafts(struct engine *eng, uint64_t handle, uint32_t count) {
     double ms[COSTS_ROUNDS];
     uint32_t ids[ENGINE_WINDOW_ROWS_MAX];
-    for (uint32_t i = 0; i < COSTS_ROUNDS; i++) {
+    uint64_t began = mono_ns();
+    uint32_t n = 0;
+    while (!enough(n, began)) {
         uint64_t before = mono_ns();
         engine_propose(eng, handle, count, ids);
-        ms[i] = (double)(mono_ns() - before) / 1e6;
+        ms[n++] = (double)(mono_ns() - before) / 1e6;
     }
-    return least(ms, COSTS_ROUNDS);
+    return least(ms, n);
 }
 
-// What a busy machine made cheaper than fewer rows is as dear as they.
+// Rows that took longer than more of them did not need it.
 static void never_fall(double *ms, uint32_t count) {
-    for (uint32_t i = 2; i <= count; i++)
-        if (ms[i] < ms[i - 1]) ms[i] = ms[i - 1];
+    for (uint32_t i = count; i > 1; i--)
+        if (ms[i] < ms[i - 1]) ms[i - 1] = ms[i];
+}
+
+// The table has a branch's rows as if they were the window's; here is what they take.
+static int print_branch(struct engine *eng, uint64_t handle, uint32_t anchor, const struct costs *c,
+                        struct err *e) {
+    enum { ROWS = 8, BRANCH = 5 };
+    double ms = 0;
+    int st = cost_of_rows(eng, handle, anchor, ROWS, BRANCH, &ms, e);
+    if (st == ST_UNSUPPORTED) return ST_OK; // no drafter that has them
+    if (!st)
+        printf("  a branch of %d rows beside a window of %d: %.4f ms; a window of %d: %.4f\n",
+               BRANCH, ROWS, ms, ROWS + BRANCH, c->rows_ms[ROWS + BRANCH]);
+    return st;
 }
 
 static int measure_costs(struct engine *eng, struct costs *c, struct err *e) {
     const struct engine_info *info = engine_info(eng);
     uint32_t anchor = 0, k = info->drafter_kind;
     uint64_t handle = 0;
-    float *logits = mem_alloc((size_t)ENGINE_WINDOW_ROWS_MAX * info->vocab_size * sizeof *logits);
-    int st = decoding_stream(eng, &handle, &anchor, e);
+    double one = 0; // as a round of one row is launched, not as a window
+    int st = bench_decode(eng, 1, &one, e);
+    if (!st) st = decoding_stream(eng, &handle, &anchor, e);
     for (uint32_t r = 1; !st && r <= ENGINE_WINDOW_ROWS_MAX; r++)
-        st = cost_of_rows(eng, handle, anchor, r, logits, &c->rows_ms[r], e);
-    free(logits);
+        st = cost_of_rows(eng, handle, anchor, r, 0, &c->rows_ms[r], e);
+    if (!st) st = print_branch(eng, handle, anchor, c, e);
     if (st) return st;
+    if (one < c->rows_ms[1]) c->rows_ms[1] = one;
     for (uint32_t n = 1; info->drafter && n <= info->drafter_ids_max; n++)
         c->draft_ms[k][n] = cost_of_drafts(eng, handle, n);
     never_fall(c->rows_ms, ENGINE_WINDOW_ROWS_MAX);
@@ -245,36 +264,53 @@ static int write_costs(const struct options *o, struct engine *eng, struct err *
 }
 
 // Measuring takes a while: a place that cannot be written is found before.
-static int check_writable(const char *path, struct err *e) {
+static int check_writable(const char *setting, const char *path, struct err *e) {
     FILE *f = fopen(path, "ae");
     if (!f)
-        return err_set(e, ST_INVAL,
-                       "write-costs: wanted a file that can be written, found '%s': %s", path,
-                       strerror(errno));
+        return err_set(e, ST_INVAL, "%s: wanted a file that can be written, found '%s': %s",
+                       setting, path, strerror(errno));
     fclose(f);
     return ST_OK;
 }
 
+static int measure(const struct options *o, const struct engine_config *c, const char *parts,
+                   struct err *e) {
+    struct bench b = {.config = *c};
+    int st = bench_check_parts(parts, e);
+    if (!st && o->json[0]) st = check_writable("json", o->json, e);
+    if (st) return st;
+    if (o->json[0]) b.json = fopen(o->json, "ae");
+    setvbuf(stdout, NULL, _IOLBF, 0); // it takes a while
+    printf("engine bench: %s, commit %s\n", o->model, version_commit());
+    st = bench_measure(&b, parts, e);
+    engine_free(b.eng);
+    if (b.json) fclose(b.json);
+    return st;
+}
+
+static int costs_or_table(const struct options *o, const struct engine_config *c, struct err *e) {
+    struct engine *eng = NULL;
+    int st = o->write_costs[0] ? check_writable("write-costs", o->write_costs, e) : ST_OK;
+    if (!st) st = engine_new(&eng, c, e);
+    if (!st) st = o->write_costs[0] ? write_costs(o, eng, e) : run(o, eng, e);
+    engine_free(eng);
+    return st;
+}
+
 int cmd_bench(const struct options *o) {
     struct engine_config c;
-    struct engine *eng = NULL;
     struct err e = {0};
+    const char *parts = o->profile ? BENCH_PROFILE : o->measure;
     options_engine(o, &c);
-    if (c.context_max == 0 && !o->profile) c.context_max = CONTEXT; // else as long as it gets
-    if (c.streams_max == 0) c.streams_max = o->profile ? BENCH_PROFILE_STREAMS : STREAMS;
-    if (o->profile && c.memory_fraction == 1) c.memory_fraction = PROFILE_FRACTION;
+    if (c.context_max == 0 && !*parts) c.context_max = CONTEXT; // else as long as it gets
+    if (c.streams_max == 0) c.streams_max = *parts ? BENCH_STREAMS : STREAMS;
+    if (*parts && c.memory_fraction == 1) c.memory_fraction = MEASURE_FRACTION;
     int st = ST_OK;
     if (c.context_max && c.context_max < FILL + 1)
         st =
             err_set(&e, ST_INVAL, "context: wanted at least %d, found %u", FILL + 1, c.context_max);
-    if (!st && o->write_costs[0]) st = check_writable(o->write_costs, &e);
-    if (!st) st = engine_new(&eng, &c, &e);
-    if (!st)
-        st = o->profile          ? profile(o, eng, &e)
-             : o->write_costs[0] ? write_costs(o, eng, &e)
-                                 : run(o, eng, &e);
-    engine_free(eng);
+    if (!st) st = *parts ? measure(o, &c, parts, &e) : costs_or_table(o, &c, &e);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+    cmd_complain("bench", e.msg);
     return st == ST_INVAL ? EXIT_CODE_USAGE : st == ST_DEVICE ? EXIT_CODE_DEVICE : EXIT_CODE_MODEL;
 }

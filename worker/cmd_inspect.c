@@ -4,6 +4,7 @@
 #include "worker/cmd.h"
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/checkpoint_linear.h"
+#include "worker/engine/plan.h"
 #include "worker/inspect_drafter.h"
 #include "worker/options.h"
 
@@ -112,10 +113,35 @@ static void print_all(const struct checkpoint *c) {
     printf("digest      %s\n", digest);
 }
 
-int cmd_inspect(const struct options *o) {
+// The model, and what a worker with these settings would refuse of them, which serve asks before it starts one.
+static int check(const struct options *o) {
+    struct engine_config config;
+    struct err e = {0};
+    options_engine(o, &config);
+    int st = plan_check(&config, &e);
+    if (st)
+        printf("%s%s\n", o->check ? "" : "wrong       ", e.msg);
+    else if (!o->check)
+        printf("right       every tensor that its text model needs is there, in shape\n");
+    return st == ST_INVAL ? EXIT_CODE_USAGE : st ? EXIT_CODE_MODEL : EXIT_CODE_OK;
+}
+
+static int print(const struct options *o) {
     struct checkpoint *c = NULL;
     struct err e = {0};
-    const char *wrong = o->check ? "" : "wrong       ";
+    if (checkpoint_open(&c, o->model, &e)) {
+        printf("%s%s\n", o->check ? "" : "wrong       ", e.msg);
+        return EXIT_CODE_MODEL;
+    }
+    if (o->kind)
+        printf("model\n");
+    else
+        print_all(c);
+    checkpoint_close(c);
+    return EXIT_CODE_OK;
+}
+
+int cmd_inspect(const struct options *o) {
     if (o->plan) return cmd_plan(o);
     bool drafter = inspect_is_drafter(o->model);
     if (o->kind && drafter) {
@@ -123,21 +149,6 @@ int cmd_inspect(const struct options *o) {
         return EXIT_CODE_OK;
     }
     if (drafter) return inspect_drafter(o);
-    if (checkpoint_open(&c, o->model, &e)) {
-        printf("%s%s\n", wrong, e.msg);
-        return EXIT_CODE_MODEL;
-    }
-    if (o->kind) {
-        printf("model\n");
-        checkpoint_close(c);
-        return EXIT_CODE_OK;
-    }
-    if (!o->check) print_all(c);
-    int st = checkpoint_check_shapes(c, &e);
-    if (st)
-        printf("%s%s\n", wrong, e.msg);
-    else if (!o->check)
-        printf("right       every tensor that its text model needs is there, in shape\n");
-    checkpoint_close(c);
-    return st ? EXIT_CODE_MODEL : EXIT_CODE_OK;
+    int code = o->kind || !o->check ? print(o) : EXIT_CODE_OK;
+    return code || o->kind ? code : check(o);
 }

@@ -8,7 +8,6 @@
 #include "worker/npy.h"
 #include "worker/options.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +77,7 @@ static int run(const struct options *o, struct err *e) {
     struct job j = {.chunk = (uint32_t)o->chunk};
     struct engine_config c;
     uint32_t *ids = NULL;
-    if (!o->out[0]) return err_set(e, ST_INVAL, "logits: wanted --out=FILE.npy");
+    if (!o->out[0]) return err_set(e, ST_INVAL, "wanted --out=FILE.npy");
     options_engine(o, &c);
     c.streams_max = 1;
     c.drafter = NULL; // nothing is drawn
@@ -101,7 +100,7 @@ int cmd_logits(const struct options *o) {
     struct err e = {0};
     int st = run(o, &e);
     if (!st) return EXIT_CODE_OK;
-    fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+    cmd_complain("logits", e.msg);
     return st == ST_INVAL    ? EXIT_CODE_USAGE
            : st == ST_NOMEM  ? EXIT_CODE_MEMORY
            : st == ST_DEVICE ? EXIT_CODE_DEVICE

@@ -39,10 +39,8 @@ int cmd_plan(const struct options *o) {
                            .sm = (uint32_t)o->plan_sm,
                            .unified = o->plan_unified};
     int st = plan_make(&plan, &ask, &e);
-    if (!st) {
-        print_plan(&plan);
-        return EXIT_CODE_OK;
-    }
-    printf("wrong       %s\n", e.msg);
+    if (!st && !o->check) print_plan(&plan);
+    if (!st) return EXIT_CODE_OK;
+    printf("%s%s\n", o->check ? "" : "wrong       ", e.msg);
     return st == ST_NOMEM ? EXIT_CODE_MEMORY : st == ST_INVAL ? EXIT_CODE_USAGE : EXIT_CODE_MODEL;
 }

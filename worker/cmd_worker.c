@@ -14,7 +14,6 @@
 #include "worker/options.h"
 #include "worker/runner.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +109,7 @@ int cmd_worker(const struct options *o) {
     struct err e = {0};
     identity_init(&id, o);
     if (lobby_check(id.lobby, &e)) { // before minutes of loading
-        fprintf(stderr, "%s: %s\n", program_invocation_short_name, e.msg);
+        cmd_complain("worker", e.msg);
         identity_fini(&id);
         return EXIT_CODE_USAGE;
     }

@@ -35,11 +35,6 @@ static void print_usage(void) {
     options_help();
 }
 
-static int usage_error(const char *what) {
-    fprintf(stderr, "%s: %s (--help says how)\n", own_name(), what);
-    return EXIT_CODE_USAGE;
-}
-
 static void mask_signals(int how) {
     sigset_t set;
     sigemptyset(&set);
@@ -60,6 +55,19 @@ static const struct command commands[] = {
     {"inspect", cmd_inspect, NULL},
     {"bench", cmd_bench, "engine"},
 };
+
+static bool is_command(const char *name) {
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (!strcmp(name, commands[i].name)) return true;
+    return false;
+}
+
+static int usage_error(const char *name, const char *what) {
+    char text[128];
+    snprintf(text, sizeof text, "%s (--help says how)", what);
+    cmd_complain(name, text);
+    return EXIT_CODE_USAGE;
+}
 
 // The command that the arguments name; *ret_used of them say so. A folder alone means worker.
 static const struct command *find_command(const struct options *o, int *ret_used) {
@@ -85,8 +93,9 @@ static int run(struct options *o) {
     bool version = o->version || (o->args_count == 1 && !strcmp(o->args[0], "version"));
     if (version) return printf("%s (%s)\n", version_string(), version_commit()), EXIT_CODE_OK;
     const struct command *c = find_command(o, &used);
-    if (!c) return usage_error("wanted worker, logits, inspect or bench engine, and MODEL");
-    if (o->args_count != used + 1) return usage_error("wanted one MODEL, a checkpoint's folder");
+    if (!c) return usage_error("", "wanted worker, logits, inspect or bench engine, and MODEL");
+    if (o->args_count != used + 1)
+        return usage_error(c->name, "wanted one MODEL, a checkpoint's folder");
     o->model = o->args[used];
     if (c->run != cmd_worker) mask_signals(SIG_UNBLOCK);
     return c->run(o);
@@ -97,7 +106,7 @@ int main(int argc, char **argv) {
     struct err e = {0};
     mask_signals(SIG_BLOCK); // a worker hears them in its own time
     if (options_init(&o, argc - 1, argv + 1, &e)) {
-        fprintf(stderr, "%s: %s\n", own_name(), e.msg);
+        cmd_complain(argc > 1 && is_command(argv[1]) ? argv[1] : "", e.msg);
         return EXIT_CODE_USAGE;
     }
     int code = run(&o);

@@ -68,7 +68,7 @@ static const struct setting table[] = {
      "file of what rows and drafts cost here, from bench engine --write-costs; it decides how many "
      "drafts a round takes"},
     {"debug.fault", SETTING_CHOICE, IN(fault), "none", 0, 0,
-     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap", NULL,
+     "none|ulp|stale-conv|short-s|short-conv|window-rope|lost-tap|lost-branch", NULL,
      "a planted fault, for the tests that must find it"},
     {"debug.nan-fill", SETTING_BOOL, IN(nan_fill), "off", 0, 0, NULL, NULL,
      "fill memory that nobody may read with NaN, all the time"},
@@ -77,6 +77,12 @@ static const struct setting table[] = {
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
      "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
+    {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
+     "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
+     "--profile), "
+     "crowd,drafts,blocks,long,scratch,load,load-cold"},
+    {"json", SETTING_STRING, IN(json), NULL, 0, 0, NULL, NULL,
+     "bench engine: a file that each figure is added to, a JSON object a line"},
     {"plan", SETTING_BOOL, IN(plan), "off", 0, 0, NULL, NULL,
      "inspect: what the model would take of a GPU with room-gib free, with these settings; needs "
      "no GPU"},
@@ -87,7 +93,7 @@ static const struct setting table[] = {
     {"plan-unified", SETTING_BOOL, IN(plan_unified), "off", 0, 0, NULL, NULL,
      "inspect --plan: card and host share one memory"},
     {"check", SETTING_BOOL, IN(check), "off", 0, 0, NULL, NULL,
-     "inspect: print nothing but what is wrong"},
+     "inspect: print nothing but what is wrong, also with these settings of a worker"},
     {"kind", SETTING_BOOL, IN(kind), "off", 0, 0, NULL, NULL,
      "inspect: print what the folder is, 'model' or 'drafter', and end"},
     {"log.level", SETTING_CHOICE, IN(log_level), "info", 0, 0, "debug|info|warn|error", NULL,
@@ -153,6 +159,7 @@ static uint32_t fault_of(const char *name) {
         [ENGINE_FAULT_SHORT_CONV] = "short-conv",
         [ENGINE_FAULT_WINDOW_ROPE] = "window-rope",
         [ENGINE_FAULT_LOST_TAP] = "lost-tap",
+        [ENGINE_FAULT_LOST_BRANCH] = "lost-branch",
     };
     uint32_t i = 0;
     while (strcmp(names[i], name)) i++; // the table of settings lets no others through

@@ -20,7 +20,7 @@ struct options {
     int64_t device, context, streams, threads, chunk, round_rows, draft_rows, drafter_quantize_min;
     double memory_fraction;
     // Subcommands.
-    char *out, *write_costs;
+    char *out, *write_costs, *measure, *json;
     bool plan, plan_unified, profile;
     double room_gib;
     int64_t plan_sm;

@@ -52,6 +52,7 @@ void report_loaded(const struct options *o, const struct engine_info *info) {
         info->streams_max, info->context_max, info->streams_whole, info->kv_blocks_total,
         info->kv_block_tokens);
     strbuf_printf(&b, "  drafts     %s\n", info->draft_rule);
+    if (info->draft_rows > 1) strbuf_printf(&b, "  costs      %s\n", info->costs_rule);
     strbuf_printf(&b, "  checkpoint %.16s...; %s\n", info->checkpoint_digest, info->rope_rule);
     log_raw(b.p, b.len);
     log_info("loaded", "streams=%u context=%u weights_gib=%.3f", info->streams_max,

@@ -243,10 +243,10 @@ static bool wait_for_work(struct runner *r, struct command **ret_commands, uint3
     pthread_mutex_lock(&r->lock);
     while (!r->ending && !r->first && r->generation == r->session && engine_idle(r->eng))
         pthread_cond_wait(&r->wake, &r->lock);
-    *ret_commands = take_commands(r);
+    bool go_on = !r->ending;
+    if (go_on) *ret_commands = take_commands(r); // else they are runner_free's
     r->taken = r->submits;
     *ret_session = r->generation;
-    bool go_on = !r->ending;
     pthread_mutex_unlock(&r->lock);
     return go_on;
 }

@@ -1,4 +1,4 @@
-/* copy: dst[0, bytes) = src[0, bytes), which do not overlap.
+/* copy: dst[0, bytes) = src[0, bytes), which do not overlap; and the same for each piece, as many as the grid is high.
  *
  * A kernel and no copy of the driver's, so that it stands among overlapping launches and in a graph whose addresses come later.
  * Words of 16 bytes where everything is a multiple of it, else bytes. */
@@ -22,9 +22,11 @@ template <class T> DEVICE_FN void copy_words(const struct copy_params &a) {
     for (; i < n; i += step) to[i] = from[i];
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy(const struct copy_params a) {
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) copy(struct copy_params a) {
     device_let_next();
     device_wait_prior();
+    a.dst += blockIdx.y * a.stride;
+    a.src += blockIdx.y * a.stride;
     if ((a.dst | a.src | a.bytes) % sizeof(uint4))
         copy_words<unsigned char>(a);
     else

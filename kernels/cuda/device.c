@@ -6,6 +6,7 @@
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/fatbin.h"
+#include "kernels/cuda/marks.h"
 #include "kernels/cuda/profile.h"
 
 #include <assert.h>
@@ -151,6 +152,7 @@ int cuda_open(struct cuda *ret, const struct cuda_driver *d, uint32_t device, st
 
 void cuda_close(struct cuda *c) {
     cuda_profile_close(c);
+    cuda_marks_close(c);
     for (uint32_t i = 0; i < CUDA_STAGING_SLOTS; i++)
         if (c->sent[i]) c->d->event_free(c->sent[i]);
     if (c->staging) c->d->host_free(c->staging);
@@ -300,17 +302,23 @@ void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count)
     }
 }
 
-void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes) {
+void cuda_copy_each(struct cuda *c, const struct ops_copies *o) {
     struct launch_list l = {.count = 0};
-    struct copy_params p = {dst, src, bytes};
-    if (!bytes) return;
+    struct copy_params p = {o->dst, o->src, o->bytes, o->stride};
+    uint64_t bytes = o->bytes;
+    if (!bytes || !o->count) return;
     struct launch *n = launch_add(&l, "copy", &p, sizeof p);
     uint64_t threads = bytes / COPY_WORD_BYTES + 1;
     n->grid[0] = (uint32_t)min_u64((threads + COPY_THREADS - 1) / COPY_THREADS, COPY_BLOCKS_MAX);
+    n->grid[1] = o->count;
     n->block[0] = COPY_THREADS;
     n->early = true;
-    cuda_profile_name(c, "copy", 2 * bytes);
+    cuda_profile_name(c, "copy", 2 * bytes * o->count);
     cuda_launch(c, "copy", &l);
+}
+
+void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes) {
+    cuda_copy_each(c, &(struct ops_copies){.dst = dst, .src = src, .bytes = bytes, .count = 1});
 }
 
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes) {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/launch.h"
 
 struct cpu_pool;
+struct ops_copies;
 struct ops_piece;
 
 enum {
@@ -51,6 +52,7 @@ struct cuda {
     bool recording, recording_early;
     uint64_t recorded;
     struct cuda_profile *profile; // NULL: nothing is timed
+    struct cuda_marks *marks;     // NULL: they are off
     bool idle;                    // nothing was sent since the device was waited for
     uint64_t plan_room;           // without a device: what it would have
     bool failed;
@@ -75,6 +77,7 @@ void cuda_write(struct cuda *c, devptr dst, const void *src,
 void cuda_read(struct cuda *c, void *dst, devptr src, uint64_t bytes); // waits
 void cuda_read_pieces(struct cuda *c, const struct ops_piece *v, uint32_t count);
 void cuda_copy(struct cuda *c, devptr dst, devptr src, uint64_t bytes);
+void cuda_copy_each(struct cuda *c, const struct ops_copies *o);
 void cuda_fill(struct cuda *c, devptr dst, uint32_t word, uint64_t bytes); // bytes: a multiple of 4
 int cuda_sync(struct cuda *c, struct err *e);
 

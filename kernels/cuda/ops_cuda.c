@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/marks.h"
 #include "kernels/cuda/plans.h"
 #include "kernels/cuda/profile.h"
 #include "kernels/ops.h"
@@ -16,6 +17,8 @@
 static void name_op(struct cuda *c, const char *op, const void *args) {
     if (!strcmp(op, "linear"))
         cuda_profile_linear(c, args);
+    else if (!strcmp(op, "q4_linear"))
+        cuda_profile_q4(c, args);
     else
         cuda_profile_name(c, op, 0);
 }
@@ -99,6 +102,10 @@ static void copy_cuda(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     cuda_copy(ctx, dst, src, bytes);
 }
 
+static void copy_each_cuda(void *ctx, const struct ops_copies *c) {
+    cuda_copy_each(ctx, c);
+}
+
 static void fill_cuda(void *ctx, devptr p, uint32_t word, uint64_t bytes) {
     cuda_fill(ctx, p, word, bytes);
 }
@@ -163,6 +170,20 @@ static uint32_t profile_read_cuda(void *ctx, struct ops_time *ret, uint32_t max)
     return cuda_profile_read(ctx, ret, max);
 }
 
+static int marks_cuda(void *ctx, bool on, struct err *e) {
+    if (on) return cuda_marks_open(ctx, e);
+    cuda_marks_close(ctx);
+    return ST_OK;
+}
+
+static void mark_cuda(void *ctx, uint32_t label) {
+    cuda_mark(ctx, label);
+}
+
+static void marks_read_cuda(void *ctx, double ret_ms[OPS_LABELS_MAX]) {
+    cuda_marks_read(ctx, ret_ms);
+}
+
 static uint64_t weight_room_cuda(void *ctx, uint64_t bytes) {
     return bytes;
 }
@@ -185,6 +206,7 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .read = read_cuda,
                       .read_pieces = read_pieces_cuda,
                       .copy = copy_cuda,
+                      .copy_each = copy_each_cuda,
                       .fill = fill_cuda,
                       .sync = sync_cuda,
                       .host_alloc = host_alloc_cuda,
@@ -200,6 +222,9 @@ static void fill_table(struct ops *o, struct cuda *c) {
                       .graph_free = graph_free_cuda,
                       .profile = profile_cuda,
                       .profile_read = profile_read_cuda,
+                      .marks = marks_cuda,
+                      .mark = mark_cuda,
+                      .marks_read = marks_read_cuda,
                       .weight_room = weight_room_cuda,
                       .weight_put = weight_put_cuda};
 #define CUDA_FILL(op_) o->op_ = op_##_cuda;
@@ -268,6 +293,7 @@ int ops_cuda_plan_open(struct ops *ret, uint32_t sm, uint64_t room, bool unified
     ret->graph_begin = plan_graph_begin;
     ret->graph_end = plan_graph_end;
     ret->profile = NULL;
+    ret->marks = NULL;
     int st = check_complete(ret, e);
     if (st) ops_close(ret);
     return st;

@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "common/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/draft/q4_linear.h"
 #include "kernels/linear/linear.h"
 
 #include <stdio.h>
@@ -62,6 +63,18 @@ void cuda_profile_linear(struct cuda *c, const struct linear_args *a) {
     }
     snprintf(name, sizeof name, "linear %llux%u, %g bits", (unsigned long long)rows, first->cols,
              first->exl3.half_bits ? first->exl3.half_bits / 2.0 : 8.0 * dtype_bytes(first->dtype));
+    cuda_profile_name(c, name, bytes);
+}
+
+void cuda_profile_q4(struct cuda *c, const struct q4_linear_args *a) {
+    uint64_t bytes = 0, rows = 0;
+    char name[OPS_TIME_NAME_BYTES];
+    for (uint32_t i = 0; i < a->parts_count; i++) {
+        const struct q4 *w = &a->parts[i].w;
+        bytes += q4_codes_bytes(w->rows, w->cols) + q4_factors_bytes(w->rows, w->cols);
+        rows += w->rows;
+    }
+    snprintf(name, sizeof name, "q4_linear %llux%u", (unsigned long long)rows, a->parts[0].w.cols);
     cuda_profile_name(c, name, bytes);
 }
 

@@ -10,6 +10,7 @@
 struct cuda;
 struct err;
 struct linear_args;
+struct q4_linear_args;
 
 enum { PROFILE_OPS_MAX = 4096 }; // of one graph; later ones are left out
 
@@ -27,6 +28,7 @@ void cuda_profile_close(struct cuda *c); // never opened is fine
 void cuda_profile_begin(struct cuda *c);
 void cuda_profile_name(struct cuda *c, const char *op, uint64_t bytes);
 void cuda_profile_linear(struct cuda *c, const struct linear_args *a);
+void cuda_profile_q4(struct cuda *c, const struct q4_linear_args *a);
 void cuda_profile_mark(struct cuda *c);
 // The operations of the graph taken down last, by name, as they took in its last run, which has ended.
 uint32_t cuda_profile_read(struct cuda *c, struct ops_time *ret, uint32_t max);

@@ -151,30 +151,29 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP)
     }
 }
 
-// Grid: rows times heads, in warps.
+// Grid: rows times heads, in warps. A lane has the weight of a chunk.
 extern "C" __global__ void __launch_bounds__(WARPS *WARP)
     draft_attn_join(const struct draft_attn_params p) {
     const struct draft_attn_args &a = p.a;
     uint32_t unit = blockIdx.x * WARPS + threadIdx.x / WARP, dim = a.context.dim;
+    uint32_t lane = threadIdx.x % WARP;
     device_wait_prior();
     device_let_next();
     if (unit >= a.rows * a.heads) return;
     const float *from = device_ptr<const float>(p.partial) + (uint64_t)unit * p.chunks * (dim + 2);
-    float max = none, sum = 0;
-    for (uint32_t c = 0; c < p.chunks; c++) {
-        float m = from[(uint64_t)c * (dim + 2)];
-        max = m > max ? m : max;
-    }
-    for (uint32_t c = 0; c < p.chunks; c++) {
-        const float *x = from + (uint64_t)c * (dim + 2);
-        if (x[0] != none) sum = fmaf(x[1], arith_exp(x[0] - max), sum);
-    }
-    for (uint32_t d = threadIdx.x % WARP; d < dim; d += WARP) {
+    float2 own = make_float2(none, 0);
+    if (lane < p.chunks) own = *reinterpret_cast<const float2 *>(from + lane * (dim + 2));
+    float max = device_warp_max(own.x), weight = own.x == none ? 0 : arith_exp(own.x - max);
+    float sum = 0;
+    for (uint32_t c = 0; c < p.chunks; c++)
+        sum = fmaf(__shfl_sync(0xffffffffu, own.y, c), __shfl_sync(0xffffffffu, weight, c), sum);
+    for (uint32_t d = lane; d - lane < dim; d += WARP) {
         float acc = 0;
+#pragma unroll 8
         for (uint32_t c = 0; c < p.chunks; c++) {
-            const float *x = from + (uint64_t)c * (dim + 2);
-            if (x[0] != none) acc = fmaf(x[2 + d], arith_exp(x[0] - max), acc);
+            float x = d < dim ? from[(uint64_t)c * (dim + 2) + 2 + d] : 0.0f;
+            acc = fmaf(x, __shfl_sync(0xffffffffu, weight, c), acc);
         }
-        device_ptr<float>(a.out)[(uint64_t)unit * dim + d] = acc / sum;
+        if (d < dim) device_ptr<float>(a.out)[(uint64_t)unit * dim + d] = acc / sum;
     }
 }

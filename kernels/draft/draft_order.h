@@ -8,6 +8,10 @@ enum {
     DRAFT_ATTN_WARPS = 8,
     DRAFT_TOP_WARPS = 8,
     DRAFT_TOP_BATCH = 256, // candidates that a warp looks at together
-    Q4_WARPS = 8,          // of a block: they share the groups of K
-    Q4_TILE = 16,          // outputs of a block
+    DRAFT_MMA_CHUNK = 128, // as DRAFT_ATTN_CHUNK, of draft_attn_mma; likewise
+    DRAFT_MMA_TILE = 64,
+    DRAFT_MMA_STAGES = 2, // tiles that stand in shared memory or are on their way
+    DRAFT_MMA_WARPS = 4,
+    DRAFT_MMA_PAD = 8, // values behind a key, so that eight of them lie in different banks
+    Q4_WARPS = 8,      // of a block: they share the groups of K
 };

@@ -1,14 +1,21 @@
-/* q4: matrices of drafters in 4 bits (q4.h): q4_pack makes them, q4_8 and q4_32 multiply up to 8 or 32 rows a block.
+/* q4: matrices of drafters in 4 bits (q4.h): q4_pack makes them, q4_rows makes rows of what the tensor cores take, and q4_T_M
+ * multiplies up to T rows a block by 16 M outputs.
  *
- * Order   a weight is code * scale + bias, rounded to bf16, a row's value too; a group of 64 is four tensor-core steps, lane c of a quad
- *         having codes 16 c + 4 s .. + 3 in step s. Warp w of a block chains groups w, w + 8, ..; the warps add in order. A row's bits
- *         depend on no other row.
- * Cost    few rows: the bytes of the codes. */
+ * Order   a row's value is rounded to bf16. In a group of 64 codes, as the whole numbers 128 + code, are multiplied in four tensor-core steps,
+ *         lane c of a quad having codes 16 c + 8 (s / 2) + 2 (s % 2) + {0, 4, 1, 5} in step s, from zero; then the sum is
+ *         fused in: scale * the product, then (bias - 128 scale) * the sum of the row's values. Warp w of a block chains groups w, w + 8, ..; the warps add in
+ *         order. A row's bits depend on no other row.
+ * Cost    few rows: the bytes of the codes. The rows pass once a block of outputs, so M is larger where outputs are many. */
 #include "kernels/draft/draft_where.cuh"
-#include "kernels/draft/q4_linear.h"
 #include "kernels/draft/q4_pack.h"
+#include "kernels/draft/q4_params.h"
 
-enum { STEPS = 4, LANE_CODES = Q4_GROUP / STEPS };
+enum {
+    STEPS = 4,
+    LANE_CODES = Q4_GROUP / STEPS,
+    ROWS = 8,    // of a tile
+    OUTPUTS = 16 // of a step
+};
 
 // Grid: rows. A warp a group at a time.
 extern "C" __global__ void __launch_bounds__(DRAFT_THREADS) q4_pack(const struct q4_pack_args a) {
@@ -37,103 +44,201 @@ extern "C" __global__ void __launch_bounds__(DRAFT_THREADS) q4_pack(const struct
     }
 }
 
-// Two neighbouring codes from bit `shift` on, as bf16.
-DEVICE_FN uint32_t decode(uint32_t codes, int shift, float scale, float bias) {
-    float low = (float)(codes >> shift & 15), high = (float)(codes >> (shift + 4) & 15);
-    return device_pack<DTYPE_BF16>(low * scale + bias, high * scale + bias);
+// Two neighbours in one register, and what both are as rounded.
+DEVICE_FN uint32_t pack_two(float low, float high, float &sum) {
+    uint32_t both = device_pack<DTYPE_BF16>(low, high);
+    sum = sum + (arith_from_bf16((uint16_t)both) + arith_from_bf16((uint16_t)(both >> 16)));
+    return both;
 }
 
-struct outputs { // of one row of weights: a group's codes of the lane, and its factors
+// Grid: groups of K in warps, tiles.
+extern "C" __global__ void __launch_bounds__(DRAFT_THREADS) q4_rows(const struct q4_params p) {
+    uint32_t lane = threadIdx.x % WARP, g = lane / 4, c = lane % 4;
+    uint32_t cols = p.a.parts[0].w.cols, groups = cols / Q4_GROUP;
+    uint32_t group = (blockIdx.x * DRAFT_THREADS + threadIdx.x) / WARP, row = blockIdx.y * ROWS + g;
+    device_wait_prior();
+    device_let_next();
+    if (group >= groups) return;
+    const float4 *x = reinterpret_cast<const float4 *>(
+        device_ptr<const float>(p.a.x) + (uint64_t)row * cols + group * Q4_GROUP + c * LANE_CODES);
+    uint64_t at = (uint64_t)blockIdx.y * groups + group;
+    float sum = 0;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float4 v = make_float4(0, 0, 0, 0), w = v;
+        if (row < p.a.rows) {
+            v = x[2 * h];
+            w = x[2 * h + 1];
+        }
+        uint4 to;
+        to.x = pack_two(v.x, w.x, sum);
+        to.y = pack_two(v.y, w.y, sum);
+        to.z = pack_two(v.z, w.z, sum);
+        to.w = pack_two(v.w, w.w, sum);
+        device_ptr<uint4>(p.values)[(at * 2 + h) * WARP + lane] = to;
+    }
+    sum = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (c == 0) device_ptr<float>(p.sums)[at * ROWS + g] = sum;
+}
+
+struct outputs { // of one row of weights: the lane's codes and the factors, by group
     const uint2 *codes;
     const uint32_t *factors;
     bool have;
 };
 
 DEVICE_FN struct outputs outputs_of(const struct q4 &w, uint32_t n) {
-    uint32_t c = threadIdx.x % 4;
-    return {device_ptr<const uint2>(w.codes) + (uint64_t)n * (w.cols / Q4_GROUP) * STEPS + c,
-            device_ptr<const uint32_t>(w.factors) + (uint64_t)n * (w.cols / Q4_GROUP), n < w.rows};
+    bool have = n < w.rows;
+    uint32_t row = have ? n : 0;
+    return {device_ptr<const uint2>(w.codes) + (uint64_t)row * (w.cols / LANE_CODES) +
+                threadIdx.x % 4,
+            device_ptr<const uint32_t>(w.factors) + (uint64_t)row * (w.cols / Q4_GROUP), have};
 }
 
-template <int TILES>
-DEVICE_FN void add_group(const struct q4_linear_args &a, const struct outputs o[2], uint32_t group,
-                         uint32_t first, uint32_t cols, float sum[TILES][4]) {
-    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint2 code[2];
-    float scale[2], bias[2];
+// Codes i and i + 4 of a word, each with 128 added, as bf16: seven bits behind the point of 1, with an exponent of 7.
+DEVICE_FN uint32_t decode(uint32_t codes, int i) {
+    return (codes >> 4 * i & 0x000f000fu) | 0x43004300u;
+}
+
+template <int M> struct group { // what a lane reads of one: rows lane / 4 of 16 outputs, and 8 more
+    uint2 codes[M][2];
+    uint32_t factors[M][2];
+};
+
+template <int M>
+DEVICE_FN void load_group(const struct outputs o[M][2], uint32_t at, struct group<M> &ret) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        code[i] = o[i].have ? o[i].codes[(uint64_t)group * STEPS] : make_uint2(0, 0);
-        uint32_t f = o[i].have ? o[i].factors[group] : 0;
-        scale[i] = arith_from_bf16((uint16_t)f);
-        bias[i] = arith_from_bf16((uint16_t)(f >> 16));
-    }
+    for (int m = 0; m < M; m++)
 #pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        uint32_t w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t bits = s < 2 ? code[i % 2].x : code[i % 2].y;
-            w[i] = decode(bits, s % 2 * 16 + i / 2 * 8, scale[i % 2], bias[i % 2]);
+        for (int i = 0; i < 2; i++) {
+            ret.codes[m][i] = o[m][i].codes[(uint64_t)at * STEPS];
+            ret.factors[m][i] = o[m][i].have ? o[m][i].factors[at] : 0;
         }
+}
+
+template <int T> struct values { // a lane's of the rows
+    uint4 x[T][2];
+    float2 sums[T]; // of rows 2 c and 2 c + 1
+};
+
+template <int T>
+DEVICE_FN void load_values(const struct q4_params &p, uint32_t tile, uint32_t groups, uint32_t at,
+                           struct values<T> &ret) {
+    uint32_t lane = threadIdx.x % WARP;
 #pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            uint32_t row = first + t * 8 + g, b[2] = {0, 0};
-            if (row < a.rows) {
-                float4 x = *reinterpret_cast<const float4 *>(
-                    device_ptr<const float>(a.x) + (uint64_t)row * cols + group * Q4_GROUP +
-                    c * LANE_CODES + 4 * s);
-                b[0] = device_pack<DTYPE_BF16>(x.x, x.y);
-                b[1] = device_pack<DTYPE_BF16>(x.z, x.w);
+    for (int t = 0; t < T; t++) {
+        uint64_t from = (uint64_t)(tile + t) * groups + at;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            ret.x[t][h] = device_ptr<const uint4>(p.values)[(from * 2 + h) * WARP + lane];
+        ret.sums[t] = device_ptr<const float2>(p.sums)[from * (ROWS / 2) + lane % 4];
+    }
+}
+
+template <int T, int M>
+DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, float sum[M][T][4]) {
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float part[T][4];
+#pragma unroll
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) part[t][j] = 0;
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            uint32_t low = s < 2 ? w.codes[m][0].x : w.codes[m][0].y;
+            uint32_t high = s < 2 ? w.codes[m][1].x : w.codes[m][1].y;
+            int i = s % 2 * 2;
+            uint32_t a[4] = {decode(low, i), decode(high, i), decode(low, i + 1),
+                             decode(high, i + 1)};
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                const uint4 &x = v.x[t][s / 2];
+                uint32_t b[2] = {s % 2 ? x.z : x.x, s % 2 ? x.w : x.y};
+                device_mma<DTYPE_BF16>(part[t], a, b);
             }
-            device_mma<DTYPE_BF16>(sum[t], w, b);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float scale = arith_from_bf16((uint16_t)w.factors[m][i]);
+            float bias = fmaf(-128.0f, scale, arith_from_bf16((uint16_t)(w.factors[m][i] >> 16)));
+#pragma unroll
+            for (int t = 0; t < T; t++) {
+                float *to = &sum[m][t][2 * i], *from = &part[t][2 * i];
+                to[0] = fmaf(bias, v.sums[t].x, fmaf(scale, from[0], to[0]));
+                to[1] = fmaf(bias, v.sums[t].y, fmaf(scale, from[1], to[1]));
+            }
         }
     }
 }
 
-// Grid: tiles of outputs of all parts, rows in TILES * 8.
-template <int TILES> DEVICE_FN void run(const struct q4_linear_args &a) {
-    __shared__ float total[TILES * 8][Q4_TILE];
+// Grid: outputs of all parts in 16 M, rows in 8 T. DEPTH: groups of a warp on their way.
+template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p) {
+    constexpr uint32_t width = OUTPUTS * M, height = ROWS * T;
+    __shared__ float totals[Q4_WARPS][height][width];
     uint32_t tile = blockIdx.x, i = 0, g = threadIdx.x % WARP / 4, c = threadIdx.x % 4;
-    uint32_t warp = threadIdx.x / WARP, first = blockIdx.y * TILES * 8;
-    while (tile >= (a.parts[i].w.rows + Q4_TILE - 1) / Q4_TILE)
-        tile -= (a.parts[i++].w.rows + Q4_TILE - 1) / Q4_TILE;
-    const struct q4_linear_part &p = a.parts[i];
-    const struct outputs o[2] = {outputs_of(p.w, tile * Q4_TILE + g),
-                                 outputs_of(p.w, tile * Q4_TILE + g + 8)};
-    float sum[TILES][4];
+    uint32_t warp = threadIdx.x / WARP, first = blockIdx.y * T;
+    while (tile >= (p.a.parts[i].w.rows + width - 1) / width)
+        tile -= (p.a.parts[i++].w.rows + width - 1) / width;
+    const struct q4_linear_part &part = p.a.parts[i];
+    uint32_t groups = part.w.cols / Q4_GROUP;
+    struct outputs o[M][2];
+    struct group<M> w[DEPTH];
+    struct values<T> v;
+    float sum[M][T][4];
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+    for (int m = 0; m < M; m++) {
+        o[m][0] = outputs_of(part.w, tile * width + m * OUTPUTS + g);
+        o[m][1] = outputs_of(part.w, tile * width + m * OUTPUTS + g + 8);
 #pragma unroll
-        for (int j = 0; j < 4; j++) sum[t][j] = 0;
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[m][t][j] = 0;
+    }
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) // weights
+        if (warp + k * Q4_WARPS < groups) load_group<M>(o, warp + k * Q4_WARPS, w[k]);
     device_wait_prior();
     device_let_next();
-    for (uint32_t group = warp; group < p.w.cols / Q4_GROUP; group += Q4_WARPS)
-        add_group<TILES>(a, o, group, first, p.w.cols, sum);
-    for (uint32_t turn = 0; turn < Q4_WARPS; turn++) {
-        if (turn == warp)
+    for (uint32_t base = warp; base < groups; base += DEPTH * Q4_WARPS)
 #pragma unroll
-            for (int t = 0; t < TILES; t++)
+        for (int k = 0; k < DEPTH; k++) {
+            uint32_t at = base + k * Q4_WARPS, next = at + DEPTH * Q4_WARPS;
+            if (at >= groups) break;
+            load_values<T>(p, first, groups, at, v);
+            add_group<T, M>(w[k], v, sum);
+            if (next < groups) load_group<M>(o, next, w[k]);
+        }
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float *to = &total[t * 8 + 2 * c + j % 2][g + j / 2 * 8];
-                    *to = turn ? *to + sum[t][j] : sum[t][j];
-                }
-        __syncthreads();
-    }
-    for (uint32_t k = threadIdx.x; k < TILES * 8 * Q4_TILE; k += Q4_WARPS * WARP) {
-        uint32_t row = first + k / Q4_TILE, n = tile * Q4_TILE + k % Q4_TILE;
-        if (row >= a.rows || n >= p.w.rows) continue;
-        float *y = device_ptr<float>(p.y) + (uint64_t)row * p.w.rows + n,
-              v = total[k / Q4_TILE][k % Q4_TILE];
-        *y = p.add ? v + *y : v;
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int t = 0; t < T; t++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                totals[warp][t * ROWS + 2 * c + j % 2][m * OUTPUTS + g + j / 2 * 8] = sum[m][t][j];
+    __syncthreads();
+    for (uint32_t k = threadIdx.x; k < height * width; k += Q4_WARPS * WARP) {
+        uint32_t row = first * ROWS + k / width, n = tile * width + k % width;
+        if (row >= p.a.rows || n >= part.w.rows) continue;
+        float *y = device_ptr<float>(part.y) + (uint64_t)row * part.w.rows + n, total = 0;
+#pragma unroll
+        for (int u = 0; u < Q4_WARPS; u++) {
+            float one = totals[u][k / width][k % width];
+            total = u ? total + one : one;
+        }
+        *y = part.add ? total + *y : total;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(Q4_WARPS *WARP) q4_8(const struct q4_linear_args a) {
-    run<1>(a);
-}
-
-extern "C" __global__ void __launch_bounds__(Q4_WARPS *WARP) q4_32(const struct q4_linear_args a) {
-    run<4>(a);
-}
+#define Q4_KERNEL(rows_, m_, depth_)                                                               \
+    extern "C" __global__ void __launch_bounds__(Q4_WARPS *WARP)                                   \
+        q4_##rows_##_##m_(const struct q4_params p) {                                              \
+        run<rows_ / ROWS, m_, depth_>(p);                                                          \
+    }
+Q4_KERNEL(8, 1, 4)
+Q4_KERNEL(8, 2, 3)
+Q4_KERNEL(16, 1, 3)
+Q4_KERNEL(16, 2, 2)
+Q4_KERNEL(32, 1, 2)
+Q4_KERNEL(32, 2, 1)

@@ -24,12 +24,7 @@ enum {
     EXL3_INT_MANY_ROWS_THREADS = 256, // twice as many for longer rows
     EXL3_INT_MANY_ROWS_KEPT = 5,      // blocks of 128 inputs that a warp keeps in registers
     EXL3_INT_MANY_ROWS_KEPT_LONG = 9,
-    EXL3_INT_WIDE_M = 128, // rows of a tile of exl3_int_wide
-    EXL3_INT_WIDE_N = 256, // outputs of it
-    EXL3_INT_WIDE_STAGES = 4,
-    EXL3_INT_WIDE_THREADS = 384,
-    EXL3_INT_WIDE_HALF = 64,       // rows of a warp group
-    EXL3_INT_WIDE_TURNS_MAX = 512, // of 256 inputs
+    EXL3_INT_WIDE_HALF = 64, // rows that share a bound, in exl3_int_wide
     EXL3_INT_WIDE_NORMS = 3, // of a pair of units: the first one's, both together, the second one's
 };
 
@@ -44,7 +39,7 @@ struct exl3_int_many_params {
     uint32_t half_bits;   // of the launch's weights
     uint32_t blocks;      // of 128 outputs, all parts
     uint32_t by_tile;     // the order of q: exl3_int_wide's
-    uint32_t part;        // exl3_int_expand, exl3_int_wide: the one they work on,
+    uint32_t part;        // exl3_int_expand: the one it works on,
     uint32_t from, count; // and its blocks of 128 outputs
     uint32_t clear;       // exl3_int_expand: q_norms, how many are to be 0
     devptr q, flat, info, sums, wide, q_norms, w_norms, counters;

@@ -4,18 +4,15 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_int_many.h"
+#include "kernels/linear/exl3_wide.h"
 
 #include <stdbool.h>
 
 enum {
     ALIGN = 256,
     WIDTHS = 6,
-    WIDE_ROWS = 193,              // from which weights are written out first: measured
-    WIDE_BYTES = 192 << 20,       // that written out weights may take
-    FIXED_BYTES = 2048,           // static shared memory, and what a block costs beside its own
-    EXPAND_BYTES = 2 * 128 * 128, // exl3_int_expand's tiles
-    EXPAND_THREADS = 256,
-    WIDE_STAGE_BYTES = 3 * 128 * 128,
+    WIDE_ROWS = 129,    // from which weights are written out first: measured
+    FIXED_BYTES = 2048, // static shared memory, and what a block costs beside its own
     STAGE_ALIGN = 1024,
     OTHER_LAUNCHES = 2 * (LINEAR_PARTS_MAX - 1), // of parts of other widths
 };
@@ -115,74 +112,56 @@ static void plan_many(struct group *g, const struct cuda_arch *arch, struct laun
     l->early = true;
 }
 
-// Blocks of outputs that are written out at a time: even, so that tiles are whole.
-static uint32_t wide_blocks(uint32_t cols) {
-    uint32_t blocks = WIDE_BYTES / (cols * EXL3_BLOCK * (uint32_t)sizeof(uint16_t));
-    return max_u32(blocks / 2 * 2, 2);
-}
-
 static bool wide_fits(const struct group *g, const struct cuda_arch *arch,
                       const struct launch_list *ret) {
     if (arch->sm != 90 || g->p.a.rows < WIDE_ROWS) return false;
-    if (g->cols / (4 * EXL3_INT_MANY_UNIT) > EXL3_INT_WIDE_TURNS_MAX) return false;
-    uint32_t launches = 1;
-    for (uint32_t i = 0; i < g->p.a.parts_count; i++)
-        launches += 2 * ceil_div_u32(g->p.a.parts[i].w.rows / EXL3_BLOCK, wide_blocks(g->cols));
+    if (g->cols / (2 * EXL3_INT_MANY_UNIT) > EXL3_WIDE_PAIRS_MAX) return false;
+    // Of a slice one, and one for each of its parts, which may be cut; one for all rows.
+    uint32_t launches = 2 * exl3_wide_slices(&g->p.a) + g->p.a.parts_count;
     return ret->count + launches + OTHER_LAUNCHES <= LAUNCHES_MAX;
 }
 
-static uint32_t wide_tiles(const struct exl3_int_many_params *p, uint32_t blocks) {
-    return ceil_div_u32(blocks, 2) * (p->rows_padded / EXL3_INT_WIDE_M);
-}
-
-// All multiprocessors, be it for a part of a tile; each has at least a pair of units.
-static uint32_t wide_grid(const struct exl3_int_many_params *p, uint32_t blocks,
-                          const struct cuda_arch *arch) {
-    return min_u32(arch->sm_count,
-                   wide_tiles(p, blocks) * (p->a.parts[p->part].w.cols / EXL3_INT_MANY_UNIT / 2));
-}
-
-static void add_wide(const struct group *g, const struct cuda_arch *arch, struct launch_list *ret) {
-    struct launch *l = launch_add(ret, "exl3_int_wide", &g->p, sizeof g->p);
-    l->grid[0] = wide_grid(&g->p, g->p.count, arch);
-    l->block[0] = EXL3_INT_WIDE_THREADS;
-    l->shared_bytes = EXL3_INT_WIDE_STAGES * WIDE_STAGE_BYTES + STAGE_ALIGN;
-    l->early = true;
-}
-
-static void add_expand(const struct group *g, struct launch_list *ret) {
-    struct launch *l = launch_add(ret, expand_kernels[g->width], &g->p, sizeof g->p);
-    l->grid[0] = g->cols / (2 * EXL3_INT_MANY_UNIT);
-    l->grid[1] = g->p.count;
-    l->block[0] = EXPAND_THREADS;
-    l->shared_bytes = EXPAND_BYTES;
-    l->early = true;
+// The weights of a slice, part by part.
+static void add_expand(struct group *g, const struct exl3_wide_params *w, struct launch_list *ret) {
+    struct exl3_int_many_params p = g->p;
+    uint32_t before = 0, pairs = g->cols / (2 * EXL3_INT_MANY_UNIT);
+    for (uint32_t i = 0; i < w->slice.parts; i++) {
+        p.part = w->slice.part + i;
+        p.from = w->slice.first;
+        p.count = w->slice.parts == 1 ? w->slice.count : p.a.parts[p.part].w.rows / EXL3_BLOCK;
+        p.wide = w->wide + (uint64_t)before * g->cols * EXL3_BLOCK * sizeof(uint16_t);
+        p.w_norms = w->w_norms + (uint64_t)before * pairs * EXL3_INT_WIDE_NORMS * sizeof(float);
+        struct launch *l = launch_add(ret, expand_kernels[g->width], &p, sizeof p);
+        l->grid[0] = pairs;
+        l->grid[1] = p.count;
+        l->block[0] = EXL3_WIDE_EXPAND_THREADS;
+        l->shared_bytes = EXL3_WIDE_EXPAND_BYTES;
+        l->early = true;
+        before += p.count;
+        // The first one clears the norms of the rows, which the next launch makes.
+        if (p.clear) add_rows(g, ret);
+        p.clear = g->p.clear = 0;
+    }
 }
 
 static void plan_wide(struct group *g, const struct cuda_arch *arch, struct launch_list *ret) {
     struct exl3_int_many_params *p = &g->p;
-    uint32_t units = g->cols / EXL3_INT_MANY_UNIT, largest = 0, at_once = wide_blocks(g->cols);
-    for (uint32_t i = 0; i < p->a.parts_count; i++)
-        largest = max_u32(largest, p->a.parts[i].w.rows / EXL3_BLOCK);
-    largest = min_u32(largest, at_once);
-    take_rows(g, EXL3_INT_WIDE_M);
+    uint64_t pairs = g->cols / (2 * EXL3_INT_MANY_UNIT), blocks = exl3_wide_blocks(&p->a);
+    take_rows(g, EXL3_WIDE_ROWS);
     p->by_tile = 1;
-    take_sums(g, arch->sm_count, EXL3_INT_WIDE_M * EXL3_INT_WIDE_N, 2, ret);
-    uint32_t norms =
-        p->a.parts_count * units / 2 * EXL3_INT_WIDE_NORMS * (p->rows_padded / EXL3_INT_WIDE_HALF);
-    p->q_norms = take(g, (uint64_t)norms * sizeof(uint32_t));
-    p->w_norms = take(g, (uint64_t)largest * (units / 2) * EXL3_INT_WIDE_NORMS * sizeof(float));
-    p->wide = take(g, (uint64_t)largest * g->cols * EXL3_BLOCK * sizeof(uint16_t));
-    for (p->part = 0; p->part < p->a.parts_count; p->part++) {
-        uint32_t blocks = p->a.parts[p->part].w.rows / EXL3_BLOCK;
-        for (p->from = 0; p->from < blocks; p->from += at_once) {
-            bool first = !p->part && !p->from;
-            p->count = min_u32(at_once, blocks - p->from);
-            p->clear = first ? norms : 0;
-            add_expand(g, ret);
-            if (first) add_rows(g, ret);
-            add_wide(g, arch, ret);
-        }
+    p->clear = p->a.parts_count * (uint32_t)pairs * EXL3_INT_WIDE_NORMS *
+               (p->rows_padded / EXL3_INT_WIDE_HALF);
+    p->q_norms = take(g, p->clear * sizeof(uint32_t));
+    struct exl3_wide_params w = {
+        .a = p->a, .stride = p->rows_padded, .q = p->q, .info = p->info, .q_norms = p->q_norms};
+    w.counters = g->counters;
+    w.sums = take(g, (uint64_t)exl3_wide_slots(arch, 0) * 2 * EXL3_WIDE_SUMS * sizeof(int32_t));
+    w.w_norms = take(g, blocks * pairs * EXL3_INT_WIDE_NORMS * sizeof(float));
+    w.wide = take(g, blocks * g->cols * EXL3_BLOCK * sizeof(uint16_t));
+    ret->counters = max_u32(ret->counters, exl3_wide_counters(arch));
+    while (exl3_wide_next(&p->a, &w.slice)) {
+        add_expand(g, &w, ret);
+        exl3_wide_add(&w, "exl3_int_wide", (uint32_t)pairs, arch, ret);
     }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/linear/exl3_int_plan.h"
 #include "kernels/linear/exl3_many.h"
 #include "kernels/linear/exl3_params.h"
+#include "kernels/linear/exl3_wide.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_from.h"
 #include "kernels/linear/linear_order.h"
@@ -15,7 +16,13 @@
 
 #include <assert.h>
 
-enum { FEW_ROWS = 8, MANY_ROWS = 32, ROTATE_WARPS = 4, ALIGN = 256 };
+enum {
+    FEW_ROWS = 8,
+    MANY_ROWS = 32,
+    WIDE_ROWS = 257, // from which weights are written out first: measured
+    ROTATE_WARPS = 4,
+    ALIGN = 256
+};
 // So many turns of 128 inputs a block of exl3_few rotates itself; more are faster done once for all blocks.
 enum { FEW_ROTATIONS = EXL3_FEW_NORMS };
 enum { FEW_STATIC_BYTES = 1024, FEW_WARPS_MIN = 16 };
@@ -169,13 +176,56 @@ static bool exl3_makes(const struct linear_args *a, const struct cuda_arch *arch
     return few_fits(&s, arch, &p, &shape) && p.rotates;
 }
 
+// The parts that have chains, alone.
+static struct linear_args chains_of(const struct linear_args *a) {
+    struct linear_args ret = {.x = a->x, .rows = a->rows};
+    for (uint32_t i = 0; i < a->parts_count; i++)
+        if (exl3_chain_weight(&a->parts[i].w)) ret.parts[ret.parts_count++] = a->parts[i];
+    return ret;
+}
+
+static devptr take(struct exl3_params *p, uint64_t bytes, struct launch_list *ret) {
+    devptr at = p->rotated + ret->scratch_bytes;
+    ret->scratch_bytes += align_up_u64(bytes, ALIGN);
+    return at;
+}
+
+// Weights are written out, slice by slice, and multiplied.
+static bool plan_wide(const struct exl3_sizes *s, const struct cuda_arch *arch,
+                      struct exl3_params *p, struct launch_list *ret) {
+    struct exl3_wide_params w = {.a = chains_of(&p->a),
+                                 .stride = p->a.rows,
+                                 .segments = p->segments,
+                                 .groups = p->groups,
+                                 .masks = p->masks,
+                                 .q = p->rotated,
+                                 .counters = p->counters};
+    if (arch->sm != 90 || p->a.rows < WIDE_ROWS) return false;
+    if (ret->count + 1 + 2 * exl3_wide_slices(&w.a) > LAUNCHES_MAX) return false;
+    plan_rotate(s, p, ret);
+    w.sums = take(p, (uint64_t)exl3_wide_slots(arch, p->segments) * 2 * EXL3_WIDE_SUMS * 4, ret);
+    w.wide = take(p, (uint64_t)exl3_wide_blocks(&w.a) * s->cols * EXL3_BLOCK * 2, ret);
+    ret->counters = exl3_wide_counters(arch);
+    while (exl3_wide_next(&w.a, &w.slice)) {
+        struct launch *l = launch_add(ret, "exl3_wide_expand", &w, sizeof w);
+        l->grid[0] = s->cols / EXL3_BLOCK;
+        l->grid[1] = w.slice.count;
+        l->block[0] = EXL3_WIDE_EXPAND_THREADS;
+        l->shared_bytes = EXL3_WIDE_EXPAND_BYTES;
+        l->early = true;
+        exl3_wide_add(&w, "exl3_wide_chain", w.segments, arch, ret);
+    }
+    return true;
+}
+
 static void plan_exl3(const struct linear_args *a, const struct cuda_arch *arch,
                       const struct cuda_work *w, struct launch_list *ret) {
     struct exl3_sizes s = exl3_sizes(a);
     if (!s.parts) return;
     ret->scratch_bytes = 0; // the plain parts are done with theirs
     struct exl3_params p = exl3_params_of(a, &s, w);
-    if (plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret)) return;
+    if (plan_wide(&s, arch, &p, ret) || plan_few(&s, arch, &p, ret) || plan_many(&s, arch, &p, ret))
+        return;
     plan_rotate(&s, &p, ret);
     uint32_t rows = a->rows <= FEW_ROWS ? FEW_ROWS : MANY_ROWS;
     struct launch *l = launch_add(ret, rows == FEW_ROWS ? "exl3_8" : "exl3_32", &p, sizeof p);

@@ -1,6 +1,7 @@
 /* added: see added.h. Tokens lie sorted by first byte and then longest first; a vocabulary has a few dozen. */
 #include "router/text/added.h"
 #include "common/mem.h"
+#include "common/planted.h"
 #include "router/text/tokenizer.h"
 
 #include <stdlib.h>
@@ -74,7 +75,7 @@ static size_t open_end(const struct text_span *plain, size_t plain_count, struct
     for (; scan->span_idx < plain_count; scan->span_idx++) {
         const struct text_span *s = &plain[scan->span_idx];
         if (s->len == 0) continue; // touches no byte
-        if (scan->pos < s->first) return s->first;
+        if (scan->pos < s->first) return s->first + PLANTED;
         if (scan->pos < s->first + s->len) scan->pos = s->first + s->len;
     }
     return len;

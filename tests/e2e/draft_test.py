@@ -3,11 +3,13 @@ killed, each request has the same ids and the same bits of its logits. The compa
 back, and must find a planted fault.
 """
 
+import array
 import collections
 import concurrent.futures
 import json
 import os
 import signal
+import subprocess
 import tempfile
 
 from harness import KIND, MODEL, SMALL, SOURCE, EventReader, Server, check, check_eq, check_in, main, note, run_program, shared, test, wait_for
@@ -209,6 +211,8 @@ def replies_with_a_block_drafter_beside_the_model_are_the_undrafted_ones():
             note(f"{name}: {counts.text()}")
             check(counts.accepted[kind] > 0 and counts.drafted[kind] > counts.accepted[kind], counts.text())
             check_in(f"drafts     {kind} of 2816 of 4096 ids and copies", s.log_text(), "the worker's report")
+            check_in("costs      built in, as measured: cpu_demo.json", s.log_text(), "the worker's report")
+            check_in("kv blocks of branches", s.log_text(), "the worker's report")
 
 
 @test
@@ -258,6 +262,53 @@ def inspect_tells_what_a_drafter_is():
 
 
 @test
+def the_parts_of_a_round_with_drafts_are_told_and_add_up():
+    status, out, err = run_program("bench", "engine", folder("demo"), f"--drafter={folder('demo-dflash2')}", "--backend=cpu", "--threads=1",
+                                   "--streams=4", "--measure=drafts")
+    check_eq((status, err), (0, ""), "bench engine --measure=drafts")
+    head, *lines = out[out.index("  streams "):].splitlines()
+    names = head.replace("clock ms", "clock").split()
+    check_eq(names, "streams rows draft verify draw taps commit host total beside clock tok/round tok/s".split(), "columns")
+    cells = [dict(zip(names, (float(x.rstrip("%")) for x in line.split()))) for line in lines]
+    check_eq([(c["streams"], c["rows"]) for c in cells], [(1, 1), (4, 1), (1, 8), (4, 8)], "cells")
+    for c in cells:
+        parts = [c[k] for k in ("draft", "verify", "draw", "taps", "commit", "host")]
+        check(abs(sum(parts) - c["total"]) < 0.006, lambda: f"parts are not all of it: {c}")
+        check(abs(c["total"] - c["clock"]) < 0.02 * c["clock"] + 0.01, lambda: f"the total is not the time that went by: {c}")
+        check(abs(100 * (1 - c["verify"] / c["total"]) - c["beside"]) < 0.5, lambda: f"beside the verify forward: {c}")
+        drafted = c["rows"] > 1
+        check((c["draft"] > 0) == drafted and c["verify"] > 0 and (not drafted or c["taps"] > 0 and c["commit"] > 0), lambda: f"parts: {c}")
+        check(1 <= c["tok/round"] <= c["rows"] and (drafted or c["tok/round"] == 1), lambda: f"tokens a round: {c}")
+    status, out, err = run_program("bench", "engine", MODEL, "--drafter=none", "--backend=cpu", "--measure=drafts")
+    check(status != 0, "parts without a drafter")
+    check_in("measure: wanted a drafter, found none", err, "parts without a drafter")
+
+
+@test
+def a_planted_model_says_what_was_planted_and_its_drafter_guesses_it():
+    with tempfile.TemporaryDirectory(prefix="ry-planted-") as d:
+        model, drafter, out = os.path.join(d, "model"), os.path.join(d, "drafter"), os.path.join(d, "logits.npy")
+        for tool in ((f"make_shape.py {model} --hidden 512 --layers 4 --intermediate 512 --vocab 2048 --heads 2 --kv-heads 1 --nk 2 --nv 4"),
+                     (f"make_planted.py {model} {drafter} --ids 512 --period 32 --agree 0.8 --heads 8 --kv-heads 2 --head-dim 64 "
+                      "--intermediate 512 --layers 3 --window 256 --rank 32")):
+            name, *args = tool.split()
+            subprocess.run(["/usr/bin/python3", os.path.join(SOURCE, "tests/tools", name), *args], check=True, capture_output=True)
+        with open(os.path.join(model, "follows.json")) as f:
+            follows = json.load(f)
+        ids = [i * 37 % 512 for i in range(40)]
+        check_eq(run_program("logits", model, "--backend=cpu", f"--out={out}", stdin=json.dumps(ids))[0], 0, "logits")
+        with open(out, "rb") as f:
+            values = array.array("f", f.read()[-len(ids) * 2048 * 4:])
+        said = [max(range(2048), key=values[t * 2048:(t + 1) * 2048].__getitem__) for t in range(len(ids))]
+        check_eq(said, [follows[i] for i in ids], "the id behind each")
+        status, text, err = run_program("bench", "engine", model, f"--drafter={drafter}", "--backend=cpu", "--streams=4", "--measure=drafts")
+        check_eq((status, err), (0, ""), "bench engine --measure=drafts")
+        kept = [float(line.split()[-2]) for line in text.splitlines()[-2:]]
+        note(f"tokens a round of 8 rows: {kept}, wanted about 4.2")
+        check(all(2 < x < 6 for x in kept), lambda: f"tokens a round {kept}")
+
+
+@test
 def inspect_calls_nothing_a_model_that_is_none():
     check_eq(run_program("inspect", "--kind", MODEL), (0, "model\n", ""), "a model")
     for wrong in ("/nonexistent", os.path.dirname(MODEL)):
@@ -273,7 +324,8 @@ def settings_that_cannot_be_are_refused_by_name():
     check_in("beside drafter 'none', found 'copy'", err, "a kind of no drafter")
     for flag, text in (("--draft-vocab=5-3", "draft-vocab"), ("--draft-vocab=0-9", "draft-vocab: wanted at least 16 ids, found 10"),
                        ("--draft-kinds=copy,eagle", "eagle"), ("--drafter=", "setting drafter: wanted a value"), ("--draft-kinds=", "setting draft-kinds"),
-                       ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "/nonexistent"), ("--draft-rows=99", "draft-rows"),
+                       ("--draft-rows=1", "setting draft-rows: wanted 0 or 2 to 32, found '1'"), ("--drafter=/nonexistent", "drafter: file '/nonexistent/config.json'"), ("--draft-rows=99", "draft-rows"),
+                       ("--drafter-quantize-min=-1", "wanted 0 to 9007199254740992, found '-1'"),
                        ("--costs=/nonexistent", "/nonexistent")):
         status, _, err = run_program("bench", "engine", MODEL, "--context=600", flag)
         check(status != 0, flag)
@@ -293,6 +345,44 @@ def settings_that_cannot_be_are_refused_by_name():
         status, _, err = run_program("serve", MODEL, flag)
         check_eq(status, 2, flag)
         check_eq(err.strip().splitlines(), [f"railyard serve: {text}, found ''" if flag.endswith("=") else f"railyard serve: {text}"], flag)
+
+
+@test
+def what_a_worker_would_refuse_is_said_before_one_is_started():
+    """By serve at once, and by inspect --check with the same settings."""
+    drafter = folder("demo-dflash")
+    for flags, code, text in (
+            (["--drafter=/nonexistent"], 1, "drafter: file '/nonexistent/config.json': No such file or directory"),
+            ([f"--drafter={os.path.dirname(MODEL)}"], 1, f"drafter: file '{os.path.dirname(MODEL)}/config.json': No such file or directory"),
+            (["--draft-kinds=eagle"], 2, "draft-kinds: wanted all, or some of copy,mtp,dflash,dflash2, found 'eagle'"),
+            ([f"--drafter={drafter}", "--draft-kinds=mtp"], 2, f"draft-kinds: wanted dflash, which drafter '{drafter}' is, found 'mtp'"),
+            (["--draft-vocab=0-9"], 2, "draft-vocab: wanted at least 16 ids, found 10"),
+            (["--context=99999999"], 2, "context: wanted at most the checkpoint's 4096, found 99999999"),
+            (["--context=1"], 2, "context: wanted at least 2, found 1")):
+        found = run_program("serve", MODEL, *flags, "--api.listen=127.0.0.1:0", "--ops.listen=127.0.0.1:0")
+        check_eq(found, (code, "", f"railyard serve: {text}\n"), f"serve {flags}")
+        check_eq(run_program("inspect", "--check", MODEL, *flags), (code if code == 2 else 3, text + "\n", ""), f"inspect --check {flags}")
+        status, out, _ = run_program("inspect", MODEL, *flags)
+        check_eq((status, out.splitlines()[-1]), (code if code == 2 else 3, f"wrong       {text}"), f"inspect {flags}")
+    for flags in ([], [f"--drafter={drafter}"], ["--draft-kinds=copy", "--context=600"], ["--plan"], ["--plan", f"--drafter={drafter}"]):
+        check_eq(run_program("inspect", "--check", MODEL, *flags), (0, "", ""), f"inspect --check {flags}")
+    status, out, _ = run_program("inspect", "--check", "--plan", MODEL, "--room-gib=0.001")
+    check_eq(status, 7, "a plan without room")
+    check(out.startswith("memory: "), out)
+    status, out, _ = run_program("inspect", "--check", "--plan", MODEL, "--drafter=/nonexistent")
+    check_eq((status, out), (3, "drafter: file '/nonexistent/config.json': No such file or directory\n"), "a plan with no such drafter")
+
+
+@test
+def a_drafter_in_a_model_s_place_is_called_one():
+    drafter = folder("demo-dflash")
+    text = f"wanted a model, found '{drafter}', a drafter, which goes beside one: --drafter"
+    check_eq(run_program("inspect", drafter, "--plan"), (3, f"wrong       {text}\n", ""), "inspect --plan")
+    check_eq(run_program("inspect", drafter, "--plan", "--check"), (3, f"{text}\n", ""), "inspect --plan --check")
+    check_eq(run_program("logits", drafter, "--out=/nonexistent/x", stdin="[1]"), (3, "", f"railyard logits: {text}\n"), "logits")
+    for command in ("serve", "router"):
+        check_eq(run_program(command, drafter), (1, "", f"railyard {command}: {text}\n"), command)
+    check_in(text, run_program("bench", "engine", drafter)[2], "bench engine")
 
 
 @test

@@ -173,7 +173,7 @@ def a_start_with_a_broken_key_file_says_which_line():
     with open(path, "w", encoding="utf-8") as f:
         f.write("a:user:oops\n")
     r = subprocess.run([f"{BUILD}/railyard", "router", MODEL, "--api.listen=127.0.0.1:0", f"--auth.keys_file={path}"], capture_output=True, check=False)
-    check_eq(r.returncode, 1, "exit status")
+    check_eq(r.returncode, 2, "exit status")
     check_in("line 1: wanted the 64 hex digits", r.stderr.decode(), "stderr")
 
 

@@ -152,7 +152,7 @@ def a_stream_begun_by_a_port_goes_on_elsewhere_when_its_worker_is_lost():
 @test
 def worker_ports_want_a_host_and_free_ports():
     code, _, err = run_program("router", MODEL, "--api.listen=unix:/tmp/x.sock", "--ops.listen=", "--api.worker_ports=9000")
-    check_eq(code, 1, "status")
+    check_eq(code, 2, "status")
     check_in("api.worker_ports: wanted HOST:PORT in api.listen", err, "message")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -213,7 +213,7 @@ def the_log_has_the_client_behind_a_trusted_proxy_and_believes_nobody_else():
     s = shared()
     check(remote_of(s, ("X-Forwarded-For", "203.0.113.9")).startswith("127.0.0.1:"), "a stranger's word is taken")
     code, _, err = run_program("serve", MODEL, "--api.trusted_proxies=example.org")
-    check_eq(code, 1, "status of a bad list")
+    check_eq(code, 2, "status of a bad list")
     check_in("api.trusted_proxies: wanted addresses", err, "message")
 
 

@@ -147,18 +147,23 @@ def a_request_that_was_live_at_two_deaths_fails_and_names_it():
 
 @test
 def a_reply_that_has_begun_never_goes_on_at_another_kind_of_worker():
-    slow = "--rate=50"
-    with Server("--workers=2", "--route.wait_ready_s=60", command="router", wait_ready=False) as s, FakeWorker(s, slow) as first:
-        s.wait_ready()
-        wanted = s.chat(**{**BODY, "return_logits_hash": False})["choices"][0]["token_sha256"]
-        stream = Stream(s, BODY, 3)
-        first.kill()
+    # A fake worker's ids follow from the prompt: only the one that is killed within its reply need be slow.
+    slow, fast = "--rate=50", "--rate=2000"
+    with Server("--workers=2", "--route.wait_ready_s=60", command="router", wait_ready=False) as s:
+        with FakeWorker(s, fast):
+            s.wait_ready()
+            wanted = s.chat(**{**BODY, "return_logits_hash": False})["choices"][0]["token_sha256"]
+        wait_for(lambda: s.get("/readyz").status == 503, "its worker is gone")
+        with FakeWorker(s, slow) as first:
+            s.wait_ready()
+            stream = Stream(s, BODY, 3)
+            first.kill()
         with FakeWorker(s, "--checkpoint=other", "--reply=65 66 67") as other:
             s.wait_ready()
             # Not held up by the one that waits for its kind.
             check_eq(s.chat(**{**BODY, "max_tokens": 3})["choices"][0]["token_ids"], [65, 66, 67], "ids of the other kind")
             check_eq(s.metric("vllm:num_requests_waiting"), 1, "waiting")
-            with FakeWorker(s, slow):
+            with FakeWorker(s, fast):
                 events = stream.rest()
             check(other.running(), "the other worker ended")
         check_eq(join_chunks(events[:-1])["token_sha256"], wanted, "hash")

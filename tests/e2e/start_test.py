@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -74,11 +75,19 @@ def ctl_says_how_it_is_used():
 
 
 @test
-def an_address_without_a_host_is_refused():
-    for address in (":0", "[]:0"):
-        code, _, err = run_program("router", MODEL, f"--api.listen={address}", f"--run.dir={DIR.name}")
-        check_eq(code, 1, address)
-        check_in(f"api.listen: wanted HOST:PORT or unix:/path, found '{address}'", err, address)
+def an_address_that_is_none_is_refused_as_any_bad_setting():
+    for address in (":0", "[]:0", "foo"):
+        for command in ("serve", "router"):
+            for setting in ("api.listen", "ops.listen"):
+                code, _, err = run_program(command, MODEL, "--api.listen=127.0.0.1:0", f"--{setting}={address}", f"--run.dir={DIR.name}")
+                check_eq(code, 2, f"{command} --{setting}={address}")
+                check_in(f"railyard {command}: {setting}: wanted HOST:PORT or unix:/path, found '{address}'\n", err, address)
+    with socket.socket() as taken:  # which another start may find free
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, _, err = run_program("router", MODEL, f"--api.listen=127.0.0.1:{taken.getsockname()[1]}", f"--run.dir={DIR.name}")
+        check_eq(code, 1, "an address that is taken")
+        check_in("railyard router: api.listen: listen on ", err, "an address that is taken")
 
 
 @test
@@ -124,15 +133,19 @@ def a_checkpoint_that_is_broken_ends_serve_with_its_reason():
 
 @test
 def workers_that_fail_for_good_end_serve_with_their_reason():
-    """What only the worker can find wrong: here a context that no reply fits in."""
-    code, _, err = run_program("serve", MODEL, "--context=1", "--workers=2", "--api.listen=127.0.0.1:0",
+    """What only the worker can find wrong: here costs that were measured nowhere."""
+    costs = os.path.join(DIR.name, "costs")
+    with open(costs, "w", encoding="utf-8") as f:
+        f.write("no costs\n")
+    code, _, err = run_program("serve", MODEL, f"--costs={costs}", "--workers=2", "--api.listen=127.0.0.1:0",
                                "--ops.listen=127.0.0.1:0", f"--run.dir={DIR.name}")
     check_eq(code, 1, "exit status")
-    reasons = [line for line in err.splitlines() if "context: wanted at least 2, found 1" in line]
+    reasons = [line for line in err.splitlines() if f"costs '{costs}': line 1: " in line]
     check_eq([" error railyard worker_failed " in line for line in reasons], [True, True], lambda: f"once for each worker: {reasons}")
     check_eq(err.count(" worker_started "), 2, "starts of the workers")
     check_eq(err.count(" worker_failed "), 2, "lines that say that one failed for good")
     check_in("not started again after exit code 3", err, "what was made of it")
+    check_in("the checkpoint cannot be loaded (exit code 3)", err, "what that means")
     check_in("every worker has failed for good", err, "the last word")
 
 
@@ -156,8 +169,11 @@ def a_signal_before_there_is_anything_to_end_still_ends_it_in_good_order():
 
 @test
 def messages_name_the_program_that_was_called():
-    for words, text in ((("inspect",), "railyard: wanted one MODEL"), (("logits", "--bogus=1"), "railyard: no setting 'bogus'"),
-                        (("worker", MODEL, "zzz"), "railyard: wanted one MODEL")):
+    for words, text in ((("inspect",), "railyard inspect: wanted one MODEL"), (("logits", "--bogus=1"), "railyard logits: no setting 'bogus'"),
+                        (("worker", MODEL, "zzz"), "railyard worker: wanted one MODEL"),
+                        (("inspect", "--kind=xyz", MODEL), "railyard inspect: setting kind: wanted on or off, found 'xyz'"),
+                        (("logits", MODEL), "railyard logits: wanted --out=FILE.npy"),
+                        (("bench", "engine", MODEL, "--context=2"), "railyard bench: context: wanted at least ")):
         code, _, err = run_program(*words)
         check(code != 0, words)
         check_in(text, err, words)

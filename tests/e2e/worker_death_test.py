@@ -111,6 +111,45 @@ def a_worker_that_dies_again_and_again_stays_down_until_ctl_starts_it():
 
 
 @test
+def every_worker_that_is_away_is_named_with_what_the_operator_reads():
+    with Server("--workers=3", "--threads=1", "--streams=1", "--ready.workers_min=3", "--route.wait_ready_s=0.1") as s:
+        def both_away():
+            r, reasons = s.get("/readyz").json(), [w["reason"] for w in s.workers()]
+            return "workers 0, 2" in r.get("reason", "") and all("killed by signal 9" in reasons[rank] for rank in (0, 2)) and r
+
+        for _ in range(4):  # each is started again after 1, 2, 4 and 8 s: this program may have slept
+            for pid in [s.wait_worker(rank)["pid"] for rank in (0, 2)]:
+                os.kill(pid, signal.SIGKILL)
+            end = time.monotonic() + 1
+            while not (r := both_away()) and time.monotonic() < end:
+                pass
+            if r:
+                break
+        check(r, "both were never seen down at once")
+        check_eq(r["reason"], "1 worker ready, and ready.workers_min is 3; workers 0, 2: killed by signal 9", "/readyz")
+        check_eq(r["workers"], {"ready": 1, "wanted": 3, "total": 3}, "workers")
+
+
+@test
+def a_worker_by_hand_that_is_gone_is_none_of_the_total():
+    with Server("--workers=3", "--threads=1", command="router", wait_ready=False) as s:
+        def total():
+            return s.get("/readyz").json()["workers"]["total"]
+
+        check_eq(total(), 0, "before any has come")
+        with Worker(s) as first, Worker(s) as second:
+            s.wait_worker(0)
+            s.wait_worker(1)
+            check_eq(total(), 2, "with two")
+            second.kill()
+            wait_for(lambda: total() == 1, "one that was killed is not counted")
+            first.signal(signal.SIGTERM)
+            check_eq(first.wait(), 0, "exit status")
+            wait_for(lambda: total() == 0, "one that has left is not counted")
+        check_eq(len(s.workers()), 2, "the operator still sees them")
+
+
+@test
 def sigterm_of_the_router_ends_its_workers():
     with Server("--workers=2", "--threads=1") as s:
         pids = [s.wait_worker(r)["pid"] for r in (0, 1)]

@@ -41,6 +41,22 @@ static void check_all_plain(const struct tokenizer *t, const char *text, size_t 
     ids_fini(&ids);
 }
 
+// The ids stand for the text's bytes in their order, where nothing is normalised: none of an added token's is in a span.
+static void check_spans(const struct tokenizer *t, const char *text, size_t len,
+                        const struct text_span *spans, size_t count, const struct ids *ids) {
+    size_t at = 0, k = 0;
+    if (!nfc_is_plain(text, len)) return;
+    for (size_t i = 0; i < ids->len; i++) {
+        size_t id_len;
+        const char *p = tokenizer_bytes(t, ids->v[i], &id_len);
+        check(p && id_len <= len - at && !memcmp(p, text + at, id_len));
+        while (k < count && (!spans[k].len || spans[k].first + spans[k].len <= at)) k++;
+        check(!tokenizer_is_added(t, ids->v[i]) || k == count || at + id_len <= spans[k].first);
+        at += id_len;
+    }
+    check(at == len);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     static struct tokenizer *t;
     if (!t) t = tiny_tokenizer();
@@ -54,7 +70,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     count = read_spans(bytes + 1, count, len, spans);
     int st = tokenizer_encode(t, text, len, spans, count, &ids, &e);
     check((st == ST_OK) == (utf8_valid(text, len) == len));
-    if (!st) check_all_plain(t, text, len);
+    if (!st) {
+        check_spans(t, text, len, spans, count, &ids);
+        check_all_plain(t, text, len);
+    }
     ids_fini(&ids);
     return 0;
 }

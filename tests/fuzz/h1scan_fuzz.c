@@ -26,9 +26,13 @@ static size_t take(struct h1scan *s, const char *bytes, size_t len, size_t piece
         done += n;
         if (!st) continue;
         check(s->state == H1SCAN_BAD && *e.message);
-        check(apierr_status(e.code) == 400 || apierr_status(e.code) == 431);
+        int status = apierr_status(e.code);
+        check(status == 400 || status == 413 || status == 431);
         check(!s->head_refused ||
               (s->seen >= 1 && s->seen <= sum + 1)); // what conn.c puts its own in place of
+        // Digits that conn.c writes noughts over.
+        check(!s->body_refused ||
+              (s->head_refused && s->length_len >= 1 && s->length_at + s->length_len < s->seen));
         break;
     }
     return sum;

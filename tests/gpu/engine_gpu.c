@@ -2,6 +2,7 @@
  * that counters are 0 whenever nothing runs. MODEL: the demo. */
 #include "common/err.h"
 #include "kernels/cuda/driver.h"
+#include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
@@ -9,10 +10,19 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // 12 MiB of rows: some pages of the card's memory.
 #define UNTIED "--vocab 24000 --hidden 256 --untied"
-enum { MIB = 1 << 20, STEP = 2 * MIB, REPLIES = 4 };
+enum { MIB = 1 << 20, STEP = 2 * MIB, REPLIES = 4, MODELS = 3 };
+
+// Plain, EXL3 of many widths, experts of several forms.
+static const char *const models[MODELS] = {
+    "",
+    "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 --hidden 128 "
+    "--intermediate 256",
+    "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "
+    "--expert-width 128 --shared-width 128 --seed 4"};
 
 static struct cuda_driver driver;
 
@@ -174,6 +184,26 @@ static void talk(struct engine *eng, struct reply *replies) {
     drive_all(&d);
 }
 
+// Dead rows and memory that nobody wrote are NaN, between all operations of all rounds: one read of them would show.
+TEST(memory_that_nobody_may_read_is_never_read_dense_and_moe) {
+    static const char *const trained[] = {"demo", "demo-exl3", "demo-moe-exl3"};
+    static struct reply plain[REPLIES], spoiled[REPLIES];
+    char path[TINY_MODEL_PATH_BYTES];
+    for (int i = 0; i < MODELS + 3; i++) {
+        const char *dir =
+            i < MODELS ? tiny_model(models[i]) : demo_model_of(trained[i - MODELS], path);
+        struct engine_config c = config_of(dir, "auto");
+        c.memory_fraction = 0.01;
+        for (int spoil = 0; spoil < 2; spoil++) {
+            c.spoil_dead = spoil;
+            struct engine *eng = drive_open(&c);
+            talk(eng, spoil ? spoiled : plain);
+            engine_free(eng);
+        }
+        for (uint32_t k = 0; k < REPLIES; k++) check_same_reply(&plain[k], &spoiled[k]);
+    }
+}
+
 // Logits of a window of each width that has a graph, of which one row is kept.
 static void windows(struct engine *eng, uint64_t *ret_hash) {
     static struct reply reply;
@@ -190,7 +220,8 @@ static void windows(struct engine *eng, uint64_t *ret_hash) {
         drive_step(&d);
         window[0] = reply.ids[reply.count - 1];
         for (uint32_t i = 1; i < n; i++) window[i] = (i * 11 + n) % vocab;
-        struct engine_window w = {handle, window, n, n > 3 ? 1 : 0, logits};
+        struct engine_window w = {
+            .handle = handle, .ids = window, .count = n, .keep = n > 3 ? 1 : 0, .ret = logits};
         CHECK_OK(engine_windows(eng, &w, 1, &e), e);
         for (uint32_t i = 0; i < n; i++)
             *ret_hash = sample_hash_row(*ret_hash, logits + (size_t)i * vocab, vocab);
@@ -201,13 +232,7 @@ static void windows(struct engine *eng, uint64_t *ret_hash) {
 
 TEST(rounds_launched_by_one_call_have_the_bits_of_those_launched_one_by_one) {
     static struct reply on[REPLIES], off[REPLIES];
-    const char *models[] = {
-        "",
-        "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd --head-width 6 "
-        "--hidden 128 --intermediate 256",
-        "--moe mixed --experts 11 --top-k 3 --widths 4,plain,2.5 --codebooks mul1 --hidden 128 "
-        "--expert-width 128 --shared-width 128 --seed 4"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < MODELS; i++) {
         struct engine_config c = config_of(tiny_model(models[i]), "auto");
         c.memory_fraction = 0.1;
         c.drafter = "auto";
@@ -230,6 +255,57 @@ TEST(rounds_launched_by_one_call_have_the_bits_of_those_launched_one_by_one) {
         CHECK_EQ_U64(hash, other);
         for (uint32_t k = 0; k < REPLIES; k++) check_same_reply(&on[k], &off[k]);
     }
+}
+
+// Few ids in use, so that the text repeats itself and short copies go as branches beside a double's blocks: the device or the host
+// draws, in one call or operation by operation, and the ids are those of a reply without drafts.
+TEST(branches_give_the_ids_of_plain_decoding_whoever_draws_and_however_they_are_launched) {
+    enum { PROMPT = 30, TOKENS = 150, DRAFT_ROWS = 24 };
+    static const struct sample_params settings[] = {{.temperature = 1, .top_p = 1},
+                                                    {.temperature = 1.5, .top_p = 1, .top_k = 2}};
+    static const struct engine_range used = {20, 2};
+    static struct draft_double d;
+    static struct reply plain, got;
+    const char *dir = tiny_model(""), *costs = double_free_costs(dir);
+    struct drafter own = double_drafter(&d, DOUBLE_LIES, 300);
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        uint32_t ids[PROMPT], branches = 0;
+        struct engine_config c = config_of(dir, "auto");
+        c.memory_fraction = 0.1;
+        c.streams_max = 1;
+        c.drafter = "auto";
+        c.own_drafter = &own;
+        c.draft_rows = DRAFT_ROWS;
+        c.costs = costs;
+        c.graphs_off = kind & 1;
+        struct engine *eng = drive_open(&c);
+        struct err e = {0};
+        CHECK_OK(engine_set_vocab(eng, &used, 1, NULL, 0, &e), e);
+        CHECK_EQ(eng->graphs.branch[12] != NULL, !c.graphs_off);
+        struct engine_request r = drive_request(ids, PROMPT, 3, 300, TOKENS);
+        r.sampling = settings[kind >> 2];
+        r.sampling.repetition = 1;
+        r.sampling.seed = 7;
+        if (!(kind & 3)) drive_alone(eng, &r, &plain);
+        r.logits_hash = kind & 2;
+        r.draft = true;
+        got = (struct reply){0};
+        struct drive drive = {.eng = eng, .replies = &got, .replies_count = 1};
+        drive_submit(&drive, &r);
+        while (!engine_idle(eng)) {
+            drive_step(&drive);
+            branches += eng->round.runs_count == 2;
+        }
+        CHECK_EQ(got.count, TOKENS);
+        CHECK_MEM(got.ids, plain.ids, TOKENS * sizeof *got.ids);
+        if (r.logits_hash) CHECK_EQ_U64(got.hash, plain.hash);
+        test_note("%u branches, %llu of %llu copied ids kept", branches,
+                  (unsigned long long)got.accepted[ENGINE_DRAFT_COPY],
+                  (unsigned long long)got.drafted[ENGINE_DRAFT_COPY]);
+        CHECK(branches > 3 && got.accepted[ENGINE_DRAFT_COPY] > 3);
+        engine_free(eng);
+    }
+    unlink(costs);
 }
 
 // Any length from any place to any other, and what stands around it.
@@ -277,9 +353,7 @@ static uint64_t counters_set(struct engine *eng) {
 }
 
 TEST(after_a_thousand_rounds_cancels_and_prompts_every_counter_is_0) {
-    const char *models[] = {"", "--widths 4,3.5,2,plain,8,5,1.5 --codebooks mul1,mcg,3inst --odd "
-                                "--head-width 6 --hidden 128 --intermediate 256"};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < MODELS; i++) {
         struct engine_config c = config_of(tiny_model(models[i]), "auto");
         c.memory_fraction = 0.1;
         struct engine *eng = drive_open(&c);

@@ -102,14 +102,18 @@ static void run_case(const struct ops *gpu, const struct ops *twin, const struct
     free(got);
 }
 
+// Under a checker that slows kernels down a hundredfold: one case in that many.
+static uint32_t cases_step(void) {
+    const char *step = getenv("RAILYARD_CASES_STEP");
+    return step ? (uint32_t)atoi(step) : 1;
+}
+
 static void run_op(const char *name) {
     struct device d = device_open();
     struct ops twin;
     struct tally t = {.name = name};
     ops_ref_open(&twin);
-    // Under a checker that slows kernels down a hundredfold: one case in that many.
-    uint32_t step =
-        getenv("RAILYARD_CASES_STEP") ? (uint32_t)atoi(getenv("RAILYARD_CASES_STEP")) : 1;
+    uint32_t step = cases_step();
     for (uint32_t i = 0; i < op_cases_count; i += step)
         if (!strcmp(op_cases[i].name, name)) run_case(&d.ops, &twin, &op_cases[i], true, &t);
     for (uint32_t i = 0; i < op_cases_rows_count; i += step)
@@ -145,6 +149,23 @@ TEST(each_kernel_once) {
     device_close(&d);
     ops_close(&twin);
     CHECK_EQ_U64(t.unequal, 0);
+}
+
+// Not the twin but the numbers themselves: how far products of a 27B's sizes are from double precision.
+TEST(products_of_exl3_are_as_exact_as_they_must_be) {
+    static const char *const codebooks[] = {
+        [EXL3_3INST] = "3INST", [EXL3_MCG] = "MCG", [EXL3_MUL1] = "MUL1"};
+    struct device d = device_open();
+    for (uint32_t i = 0; i < op_cases_products_count; i += cases_step()) {
+        const struct op_case *c = &op_cases_products[i];
+        bool fifty = c->size[5] & EXL3_FIFTY;
+        double error = op_cases_error(&d.ops, c);
+        test_note("%s %.1f bits, %u rows of %u inputs%s: rms error %.2e", codebooks[c->size[4]],
+                  c->size[3] / 2.0, c->size[0], c->size[1], fifty ? ", one channel 50x" : "",
+                  error);
+        CHECK(error <= (fifty ? OP_CASES_ERROR_FIFTY_MAX : OP_CASES_ERROR_MAX));
+    }
+    device_close(&d);
 }
 
 TEST(one_flipped_bit_is_found) {

@@ -1,10 +1,14 @@
 /* draft_doubles: see draft_doubles.h. */
 #include "tests/lib/draft_doubles.h"
+#include "common/err.h"
 #include "common/num.h"
 #include "tests/lib/test.h"
 #include "worker/engine/carve.h"
+#include "worker/engine/costs.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *double_name(enum double_kind kind) {
     static const char *const names[] = {
@@ -134,4 +138,24 @@ void double_learn(struct draft_double *d, const struct engine_request *r, const 
     memcpy(d->known[n].ids, r->prompt, r->prompt_count * sizeof *r->prompt);
     memcpy(d->known[n].ids + r->prompt_count, got->ids, got->count * sizeof *got->ids);
     d->known[n].count = r->prompt_count + got->count;
+}
+
+const char *double_free_costs(const char *dir) {
+    static char path[64];
+    struct costs c;
+    char shape[COSTS_SHAPE_BYTES];
+    struct engine_config config = {
+        .model_dir = dir, .threads = 1, .context_max = 64, .streams_max = 1};
+    struct engine *eng = drive_open(&config);
+    struct err e = {0};
+    costs_builtin(&c);
+    for (uint32_t i = 1; i < ENGINE_WINDOW_ROWS_MAX; i++) {
+        c.rows_ms[i] = c.rows_ms[i + 1] = 1;
+        for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) c.draft_ms[k][i] = 0.0001;
+    }
+    costs_shape(shape, engine_info(eng));
+    snprintf(path, sizeof path, "/tmp/draft_doubles.%ld.json", (long)getpid());
+    CHECK_OK(costs_write(&c, path, engine_info(eng)->device, shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
+    engine_free(eng);
+    return path;
 }

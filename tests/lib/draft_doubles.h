@@ -41,3 +41,6 @@ const char *double_name(enum double_kind kind);
 struct drafter double_drafter(struct draft_double *d, enum double_kind kind, uint32_t vocab);
 // What it is to know: the request and the reply to it.
 void double_learn(struct draft_double *d, const struct engine_request *r, const struct reply *got);
+// A file of costs for this model on this machine, with rows and drafts at next to no cost: every draft pays, so that none is held
+// back. The caller unlinks it.
+const char *double_free_costs(const char *dir);

@@ -152,6 +152,9 @@ static void ref_linear(const struct op_case *c, double *ret) {
  * and plain parts beside them that must not notice: bf16 of 5 outputs, f16 of 21. */
 static float exl3_input(const struct op_case *c, uint64_t row, uint32_t k) {
     float x = fine(1, row * c->size[1] + k);
+    if (c->size[5] & EXL3_NORMAL)
+        for (uint32_t i = 0; i < 7; i++) x += fine(36 + i, row * c->size[1] + k);
+    if (c->size[5] & EXL3_FIFTY && k == 77) x *= 50;
     if (c->size[5] & EXL3_CHANNEL && k == 77) x *= 1000;
     if (!(c->size[5] & EXL3_ROW)) return x;
     if (row % 4 == 1) return 0;
@@ -225,13 +228,27 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     b->scale = buf_fine(o, 36, k);
     b->up = buf_fine(o, 37, (uint64_t)t * k);
     b->made = buf_new(o, (uint64_t)t * k * F32);
-    *a = (struct linear_args){.rows = t, .from = exl3_from(c, b), .parts_count = 4};
+    *a = (struct linear_args){.x = b->x.p, .rows = t, .from = exl3_from(c, b), .parts_count = 4};
     a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
     a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
     a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
     a->parts[3] = (struct linear_part){.w = other, .y = b->y[3].p, .add = true};
     if (c->size[5] & EXL3_OTHER) a->parts[2].w.exl3.codebook = EXL3_3INST;
     free(w);
+}
+
+static void exl3_free(const struct ops *o, struct exl3_bufs *b) {
+    struct buf *more[] = {&b->other, &b->scale, &b->up, &b->made};
+    for (uint32_t p = 0; p < 4; p++) {
+        buf_free(o, &b->y[p]);
+        buf_free(o, more[p]);
+    }
+    buf_free(o, &b->trellis);
+    buf_free(o, &b->suh);
+    buf_free(o, &b->svh);
+    buf_free(o, &b->bias);
+    buf_free(o, &b->plain);
+    buf_free(o, &b->x);
 }
 
 static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t schedule, float *ret) {
@@ -258,18 +275,8 @@ static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t sche
         uint64_t count = (uint64_t)t * a.parts[p].w.rows;
         get(o, ret, &b.y[p], count);
         ret += count;
-        buf_free(o, &b.y[p]);
     }
-    buf_free(o, &b.trellis);
-    buf_free(o, &b.suh);
-    buf_free(o, &b.svh);
-    buf_free(o, &b.bias);
-    buf_free(o, &b.plain);
-    buf_free(o, &b.other);
-    buf_free(o, &b.x);
-    buf_free(o, &b.scale);
-    buf_free(o, &b.up);
-    buf_free(o, &b.made);
+    exl3_free(o, &b);
 }
 
 // The value of a state, by the format's definition.
@@ -1818,6 +1825,11 @@ const struct op_case op_cases_rows[] = {
     EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),
     EXL3(130, 5120, 128, 6, EXL3_MUL1, EXL3_CHANNEL),
     EXL3(700, 1024, 640, 10, EXL3_MUL1, EXL3_BIAS),
+    EXL3(260, 5120, 256, 8, EXL3_MUL1, EXL3_CHANNEL),
+    EXL3(390, 1024, 384, 8, EXL3_MCG, EXL3_BIAS | EXL3_OTHER),
+    EXL3(450, 384, 640, 6, EXL3_3INST, 0),
+    EXL3(401, 2176, 128, 12, EXL3_MCG, 0),
+    EXL3(577, 128, 128, 5, EXL3_3INST, EXL3_ROW),
     EACH_CODEBOOK(2),
     EACH_CODEBOOK(3),
     EACH_CODEBOOK(4),
@@ -1890,6 +1902,60 @@ const struct op_case op_cases_rows[] = {
     DRAW(12, 248320, DRAW_BROKEN),
 };
 const uint32_t op_cases_rows_count = sizeof op_cases_rows / sizeof *op_cases_rows;
+
+#define EXL3_SIZES(t, half_bits, codebook, inputs)                                                 \
+    EXL3(t, 5120, 128, half_bits, codebook, inputs),                                               \
+        EXL3(t, 17408, 128, half_bits, codebook, inputs)
+#define EXL3_INPUTS(t, half_bits, codebook)                                                        \
+    EXL3_SIZES(t, half_bits, codebook, EXL3_NORMAL),                                               \
+        EXL3_SIZES(t, half_bits, codebook, EXL3_NORMAL | EXL3_FIFTY)
+const struct op_case op_cases_products[] = {
+    EXL3_INPUTS(2, 8, EXL3_MUL1),
+    EXL3_INPUTS(2, 8, EXL3_MCG),
+    EXL3_INPUTS(2, 7, EXL3_MUL1),
+    EXL3_INPUTS(17, 8, EXL3_MUL1),
+    EXL3_INPUTS(40, 8, EXL3_MCG),
+    EXL3(130, 5120, 128, 7, EXL3_MUL1, EXL3_NORMAL),
+    EXL3(130, 17408, 128, 7, EXL3_MUL1, EXL3_NORMAL | EXL3_FIFTY),
+    EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL),
+    EXL3(600, 5120, 128, 8, EXL3_MUL1, EXL3_NORMAL | EXL3_FIFTY),
+    EXL3(600, 5120, 128, 8, EXL3_MCG, EXL3_NORMAL),
+    EXL3(600, 5120, 128, 6, EXL3_3INST, EXL3_NORMAL),
+};
+const uint32_t op_cases_products_count = sizeof op_cases_products / sizeof *op_cases_products;
+
+// The first part of the case alone: [T, N].
+static void run_products(const struct ops *o, const struct op_case *c, float *ret) {
+    struct exl3_bufs b;
+    struct linear_args a;
+    exl3_args(o, c, &b, &a);
+    a.parts_count = 1;
+    o->linear(o->ctx, &a);
+    get(o, ret, &b.y[0], (uint64_t)c->size[0] * c->size[2]);
+    exl3_free(o, &b);
+}
+
+double op_cases_error(const struct ops *o, const struct op_case *c) {
+    uint32_t k = c->size[1], n = c->size[2];
+    double *m = exl3_matrix(30, k, n, c->size[3], (enum exl3_codebook)c->size[4]);
+    double *x = mem_alloc(k * sizeof *x), *want = mem_alloc(n * sizeof *want), off = 0, all = 0;
+    float *got = mem_calloc((size_t)c->size[0] * n, sizeof *got), *y = got;
+    run_products(o, c, got);
+    for (uint32_t r = 0; r < c->size[0]; r++, y += n) {
+        for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, r, i) * exl3_factor_value(31, i);
+        exl3_rotate(x, k);
+        ref_exl3_row(c, m, x, want);
+        for (uint32_t i = 0; i < n; i++) {
+            off += (y[i] - want[i]) * (y[i] - want[i]);
+            all += want[i] * want[i];
+        }
+    }
+    free(m);
+    free(x);
+    free(want);
+    free(got);
+    return sqrt(off / all);
+}
 
 uint64_t op_cases_digest(uint64_t h, const float *v, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {

@@ -30,6 +30,11 @@ static void copy_ref(void *ctx, devptr dst, devptr src, uint64_t bytes) {
     memmove(refs_ptr(dst), refs_ptr(src), bytes);
 }
 
+static void copy_each_ref(void *ctx, const struct ops_copies *c) {
+    for (uint32_t i = 0; i < c->count; i++)
+        copy_ref(ctx, c->dst + i * c->stride, c->src + i * c->stride, c->bytes);
+}
+
 static int sync_ref(void *ctx, struct err *e) {
     return ST_OK;
 }
@@ -60,6 +65,7 @@ void ops_ref_open(struct ops *ret) {
                         .write = write_ref,
                         .read = read_ref,
                         .copy = copy_ref,
+                        .copy_each = copy_each_ref,
                         .sync = sync_ref,
                         .experts_room = experts_room_ref};
     ops_ref_put(ret);

@@ -3,6 +3,7 @@
 #include "common/err.h"
 #include "kernels/cuda/fatbin.h"
 #include "kernels/ops.h"
+#include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/mock_engine.h"
 #include "tests/lib/test.h"
@@ -165,6 +166,11 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
         if (!strncmp(p.ops[i].name, "linear ", 7)) linears += p.ops[i].bytes != 0;
         CHECK(p.ops[i].ms >= p.ops[i].calls);
     }
+    uint64_t filled = cuda_mock_counts().memsets;
+    p.as_it_is = true;
+    CHECK_OK(engine_profile(eng, &(struct engine_shape){8, 4, 100}, &p, &e), e);
+    CHECK_EQ_U64(cuda_mock_counts().memsets, filled);
+    p.as_it_is = false;
     CHECK_EQ_U64(norms, 2 * layers + 1);
     CHECK_EQ_U64(experts, layers);
     CHECK(linears > 3);
@@ -183,6 +189,34 @@ TEST(a_profile_names_every_operation_and_leaves_the_engine_as_it_was) {
         CHECK_STR(cuda_mock_counts().wrong, "");
         CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
     }
+}
+
+static int parts_of_all(struct engine *eng, double ms[ENGINE_PARTS], struct err *e) {
+    int st = engine_parts_begin(eng, e);
+    if (st) return st;
+    run_all(eng);
+    return engine_parts_end(eng, ms, e);
+}
+
+TEST(parts_of_rounds_are_told_apart_and_leave_nothing) {
+    struct engine_config c = mock_engine(&card, "");
+    struct engine *eng = drive_open(&c);
+    struct cuda_mock_counts before = cuda_mock_counts();
+    double ms[ENGINE_PARTS], none[ENGINE_PARTS];
+    struct err e = {0};
+    CHECK_OK(parts_of_all(eng, ms, &e), e);
+    CHECK(ms[ENGINE_PART_VERIFY] > 0 && ms[ENGINE_PART_DRAW] > 0 && ms[ENGINE_PART_HOST] > 0);
+    CHECK(ms[ENGINE_PART_DRAFT] == 0);
+    run_all(eng); // they are off
+    CHECK_OK(engine_parts_begin(eng, &e), e);
+    CHECK_OK(engine_parts_end(eng, none, &e), e);
+    for (int i = 0; i < ENGINE_PARTS; i++) CHECK(none[i] == 0);
+    struct cuda_mock_counts after = cuda_mock_counts();
+    CHECK_STR(after.wrong, "");
+    CHECK_EQ_U64(after.device_bytes, before.device_bytes);
+    CHECK_EQ_U64(after.handles, before.handles);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().handles, 0);
 }
 
 // A launch that overlaps the one before reads what that has not written yet, unless its kernel waits. Code that the driver makes of
@@ -231,6 +265,42 @@ TEST(drafters_allocate_nothing_in_a_round_and_leave_nothing) {
     CHECK_EQ_U64(now.allocs, at.allocs);
     CHECK_EQ_U64(now.graphs, at.graphs);
     CHECK(now.graph_launches > at.graph_launches);
+    engine_free(eng);
+    CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
+}
+
+// A window and a branch beside it are a graph too; the branch's pages are copied in both directions and belong to the arena.
+TEST(branches_allocate_nothing_in_a_round_and_leave_nothing) {
+    static struct draft_double d;
+    static uint32_t ids[40];
+    struct drafter own = double_drafter(&d, DOUBLE_LIES, 300);
+    struct engine_config c = mock_engine(&card, "");
+    c.drafter = "auto";
+    c.own_drafter = &own;
+    struct engine *eng = drive_open(&c);
+    const struct engine_info *info = engine_info(eng);
+    CHECK_EQ(info->graphs, info->streams_max + info->draft_rows - 1 + info->draft_rows - 3);
+    struct cuda_mock_counts at = cuda_mock_counts();
+    uint32_t branches = 0;
+    struct reply reply = {0};
+    struct engine_request r = drive_request(ids, 40, 1, info->vocab_size, 60);
+    r.draft = true;
+    struct drive drive = {.eng = eng, .replies = &reply, .replies_count = 1};
+    drive_submit(&drive, &r);
+    while (!engine_idle(eng)) {
+        drive_step(&drive);
+        branches += eng->round.runs_count == 2;
+    }
+    struct cuda_mock_counts now = cuda_mock_counts();
+    CHECK(reply.ended && branches > 0 && reply.accepted[ENGINE_DRAFT_COPY] > 0);
+    CHECK_STR(now.wrong, "");
+    CHECK_EQ_U64(now.allocs, at.allocs);
+    CHECK_EQ_U64(now.graphs, at.graphs);
+    CHECK(now.graph_launches >= at.graph_launches + branches);
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < info->regions_count; k++)
+        if (!strcmp(info->regions[k].name, "kv blocks of branches")) bytes = info->regions[k].bytes;
+    CHECK_EQ_U64(bytes, info->kv_bytes / info->kv_blocks_total * 2 * info->streams_max);
     engine_free(eng);
     CHECK_EQ_U64(cuda_mock_counts().device_bytes + cuda_mock_counts().handles, 0);
 }

@@ -12,11 +12,14 @@ struct round;
 
 struct budget {
     uint32_t context_max, streams_max, chunk_tokens, round_rows_max;
+    uint32_t rows_beside;   // of prompts, in a round in which streams decode
     uint32_t pages;         // KV pages in all
     struct placement place; // of the embedding's rows
     uint64_t room, need; // of the device: what may be used; what one stream of the context asks for
 };
 
+// The settings alone, beside the checkpoint's longest context. ST_INVAL names one.
+int budget_check(const struct engine_config *c, uint32_t max_position, struct err *e);
 // Lays m out at addresses of no memory, for as many streams as there may be, one page of keys, and the context asked for or the
 // checkpoint's: what the launches of its rounds follow from. ST_INVAL names a setting.
 int budget_lay_out(struct model *m, struct round *r, const struct engine_config *config,

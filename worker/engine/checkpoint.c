@@ -17,6 +17,7 @@
 #include "common/num.h"
 #include "common/sha256.h"
 #include "common/strbuf.h"
+#include "worker/engine/dflash_config.h"
 #include "worker/engine/json_text.h"
 #include "worker/engine/small_file.h"
 
@@ -232,6 +233,10 @@ static int open_config(struct checkpoint *c, struct err *e) {
     if (!st)
         st = model_config_parse(&c->config, path, strbuf_str(&c->config_text), c->config_text.len,
                                 e);
+    if (st && dflash_config_is(strbuf_str(&c->config_text), c->config_text.len))
+        err_set(e, ST_CORRUPT,
+                "wanted a model, found '%.300s', a drafter, which goes beside one: --drafter",
+                c->dir);
     free(path);
     return st;
 }
@@ -297,6 +302,10 @@ static void count_tensor(struct checkpoint_info *info, const struct safetensors_
         info->text_tensors++;
         info->text_bytes += t->bytes;
         info->text_parameters += parameters_of(t);
+        if (strstr(t->name, ".mlp.experts.")) {
+            info->routed_bytes += t->bytes;
+            info->routed_parameters += parameters_of(t);
+        }
     } else {
         info->other_tensors++;
     }

@@ -32,6 +32,7 @@ struct checkpoint_info {
     uint32_t text_tensors, mtp_tensors, vision_tensors, other_tensors;
     uint64_t text_parameters; // elements of the text tensors, head included, MTP not
     uint64_t text_bytes, mtp_bytes, total_bytes;
+    uint64_t routed_bytes, routed_parameters; // of these the text tower's routed experts
     bool tied;
     // Layers by the form of their routed experts (checkpoint_experts); of the packed ones, those that have both.
     uint32_t packed_layers, single_layers, both_layers;

@@ -55,6 +55,8 @@ uint32_t copy_draft_propose(struct copy_draft *c, const uint32_t *ids, uint32_t 
                             uint32_t match_least, uint32_t want, uint32_t *ret) {
     c->last_match = 0;
     learn(c, ids, count);
+    c->branch_quiet = c->branch_silent > 0;
+    if (c->branch_quiet) c->branch_silent--;
     if (c->silent) {
         c->silent--;
         return 0;
@@ -68,11 +70,19 @@ uint32_t copy_draft_propose(struct copy_draft *c, const uint32_t *ids, uint32_t 
     return n;
 }
 
+static void count_miss(uint32_t *misses, uint32_t *silent, uint32_t kept) {
+    *misses = kept ? 0 : *misses + 1;
+    if (*misses < COPY_MISSES_MAX) return;
+    *misses = 0;
+    *silent = COPY_SILENCE;
+}
+
 void copy_draft_result(struct copy_draft *c, uint32_t drafted, uint32_t kept) {
     if (!drafted) return;
     c->level = kept < drafted ? 0 : min_u32(c->level + 1, sizeof widths / sizeof *widths - 1);
-    c->misses = kept ? 0 : c->misses + 1;
-    if (c->misses < COPY_MISSES_MAX) return;
-    c->misses = 0;
-    c->silent = COPY_SILENCE;
+    count_miss(&c->misses, &c->silent, kept);
+}
+
+void copy_draft_branch_result(struct copy_draft *c, uint32_t drafted, uint32_t kept) {
+    if (drafted) count_miss(&c->branch_misses, &c->branch_silent, kept);
 }

@@ -4,6 +4,7 @@
 #include "common/mem.h"
 #include "common/num.h"
 #include "common/strbuf.h"
+#include "worker/engine/costs_tables.h"
 #include "worker/engine/json_text.h"
 #include "worker/engine/small_file.h"
 
@@ -25,8 +26,8 @@ const char *costs_kind(enum engine_draft kind) {
 }
 
 void costs_shape(char ret[COSTS_SHAPE_BYTES], const struct engine_info *info) {
-    snprintf(ret, COSTS_SHAPE_BYTES, "%s %ux%ux%u", info->model_type, info->layers, info->hidden,
-             info->vocab_size);
+    snprintf(ret, COSTS_SHAPE_BYTES, "%s %ux%ux%u %s", info->model_type, info->layers, info->hidden,
+             info->vocab_size, info->packed ? "packed" : "plain");
 }
 
 // In rounds of one row: rows, a step of a chain, a block, as measured for the demo and its drafters on a CPU, and a little more for what
@@ -103,7 +104,8 @@ static int take_drafts(const struct reading *r, struct costs *ret) {
 }
 
 static int check_keys(const struct reading *r) {
-    static const char *const known[] = {"railyard_costs", "device", "shape", "rows_ms", "draft_ms"};
+    static const char *const known[] = {"railyard_costs", "device",   "shape",
+                                        "rows_ms",        "draft_ms", "about"};
     const char *name;
     const json_t *v;
     char key[JSON_TEXT_BYTES];
@@ -117,6 +119,8 @@ static int check_keys(const struct reading *r) {
     }
     v = json_object_get(r->root, "railyard_costs");
     if (json_integer_value(v) != VERSION) return wrong(r, "railyard_costs", "1", v);
+    v = json_object_get(r->root, "about");
+    if (v && !json_is_string(v)) return wrong(r, "about", "a text", v);
     return ST_OK;
 }
 
@@ -136,6 +140,24 @@ static int take(struct costs *ret, const struct reading *r, const char *device, 
     st = take_drafts(r, &c);
     if (!st) *ret = c;
     return st;
+}
+
+static bool is_for(const json_t *root, const char *device, const char *shape) {
+    const char *d = json_string_value(json_object_get(root, "device"));
+    const char *s = json_string_value(json_object_get(root, "shape"));
+    return d && s && !strcmp(d, device) && !strcmp(s, shape);
+}
+
+const char *costs_find(struct costs *ret, const char *device, const char *shape, uint32_t rows) {
+    for (const struct costs_table *t = costs_tables; t->name; t++) {
+        struct err e = {0};
+        json_t *root = json_loads(t->text, JSON_REJECT_DUPLICATES, NULL);
+        bool hit = is_for(root, device, shape);
+        if (hit) hit = !take(ret, &(struct reading){t->name, root, &e}, device, shape, rows);
+        json_decref(root);
+        if (hit) return t->name;
+    }
+    return NULL;
 }
 
 int costs_read(struct costs *ret, const char *path, const char *device, const char *shape,
@@ -190,4 +212,10 @@ int costs_write(const struct costs *c, const char *path, const char *device, con
 
 double costs_round(const struct costs *c, enum engine_draft kind, uint32_t drafts) {
     return c->rows_ms[drafts + 1] + c->draft_ms[kind][drafts];
+}
+
+double costs_branch(const struct costs *c, enum engine_draft kind, uint32_t drafts,
+                    uint32_t copied) {
+    uint32_t rows = drafts + 1 + (copied ? copied + 1 : 0);
+    return c->rows_ms[min_u32(rows, ENGINE_WINDOW_ROWS_MAX)] + c->draft_ms[kind][drafts];
 }

@@ -33,7 +33,7 @@ void engine_find_used(struct engine *eng) {
 }
 
 static struct stream *pick_stream(struct engine *eng, uint32_t pick) {
-    return &eng->streams[eng->round.slot[eng->round.picks[pick]]];
+    return &eng->streams[round_run(&eng->round, eng->round.picks[pick])->slot];
 }
 
 struct piece { // picks whose logits are on the device
@@ -79,6 +79,7 @@ static void issue(struct engine *eng, const struct piece *p) {
         for (uint32_t i = 0; i < a.parts_count; i++) a.parts[i] = eng->used_parts[i];
         o->draft_top(o->ctx, &a);
     }
+    ops_mark(o, ENGINE_PART_HOST);
     o->read(o->ctx, eng->drawn, m->draw_ids, bytes);
 }
 
@@ -108,9 +109,8 @@ bool engine_draw_on_device(struct engine *eng, uint32_t first, uint32_t count) {
     if (!plan(eng, &p)) return false;
     issue(eng, &p);
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t row = eng->round.picks[first + i], pos = eng->round.pos[row];
-        if (stream_stands(pick_stream(eng, first + i), pos, eng->round.ids[row]))
-            take_row(eng, &p, i, pos);
+        uint32_t row = eng->round.picks[first + i];
+        if (engine_row_stands(eng, row)) take_row(eng, &p, i, eng->round.pos[row]);
     }
     return true;
 }

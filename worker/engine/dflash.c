@@ -76,6 +76,7 @@ void dflash_carve(struct dflash *d, struct carve *c) {
     d->rows_max = (uint32_t)min_u64(rows, DFLASH_FORWARD_ROWS_MAX);
     carve_begin(c, "drafter weights");
     dflash_weights_carve(&d->w, c);
+    draft_head_carve_copies(&d->head, c);
     carve_begin(c, "drafter context");
     dflash_context_carve(&d->context, c, d->lim->slots);
     carve_begin(c, "drafter scratch");
@@ -116,11 +117,42 @@ static void plan(void *self) {
     d->rows = (struct dflash_rows){0};
 }
 
+static void reset_rows(struct dflash *d) {
+    struct dflash_rows *r = &d->rows;
+    r->count = r->blocks_count = r->runs_count = r->picks_count = 0;
+}
+
+static void issue(void *self) {
+    dflash_blocks(self);
+    dflash_heads(self);
+}
+
+// Blocks of one stream, with one row and more to draft; several streams' launches are hidden by the device's work.
+static int record(void *self, bool early, struct err *e) {
+    struct dflash *d = self;
+    const struct ops *o = d->m->ops;
+    uint32_t first = d->cfg.sample_from_anchor ? 1 : 2, less = first - 1;
+    int st = ST_OK;
+    for (uint32_t n = first; n <= d->cfg.block && n <= d->head.rows_max && !st; n++) {
+        d->rows.count = n;
+        d->rows.blocks_count = 1;
+        d->rows.picks_count = n - less;
+        dflash_place(d);
+        st = o->graph_begin(o->ctx, early, e);
+        if (st) break;
+        issue(d);
+        st = o->graph_end(o->ctx, &d->graphs[n], e);
+    }
+    reset_rows(d);
+    return st ? err_prefix(e, "graphs of drafts") : ST_OK;
+}
+
 static int load(void *self, struct err *e) {
     struct dflash *d = self;
     uint32_t rows = max_u32(d->rows_max, DFLASH_ABSORB_ROWS), picked = d->rows_max;
     dflash_weights_load(&d->w, d->m->logits,
                         (uint64_t)d->m->lim.head_rows_max * d->m->w.head.rows * F32);
+    draft_head_load(&d->head);
     dflash_context_load(&d->context);
     d->rows = (struct dflash_rows){.ids = mem_calloc(rows, sizeof *d->rows.ids),
                                    .pos = mem_calloc(rows, sizeof *d->rows.pos),
@@ -135,11 +167,6 @@ static int load(void *self, struct err *e) {
     d->predecessor = mem_calloc(d->cfg.rank + 1, sizeof *d->predecessor);
     d->successor = mem_calloc(d->cfg.rank + 1, sizeof *d->successor);
     return d->m->ops->sync(d->m->ops->ctx, e);
-}
-
-static void reset_rows(struct dflash *d) {
-    struct dflash_rows *r = &d->rows;
-    r->count = r->blocks_count = r->runs_count = r->picks_count = 0;
 }
 
 static void flush_context(struct dflash *d) {
@@ -188,9 +215,15 @@ static void add_block(struct dflash *d, struct draft_ask *ask, uint32_t count) {
 }
 
 static void flush_blocks(struct dflash *d) {
+    const struct ops *o = d->m->ops;
+    struct cuda_graph *graph = d->rows.blocks_count == 1 ? d->graphs[d->rows.count] : NULL;
     if (d->rows.count) {
-        dflash_forward(d);
-        dflash_candidates(d);
+        dflash_send(d);
+        if (graph)
+            o->graph_run(o->ctx, graph);
+        else
+            dflash_blocks(d);
+        dflash_candidates(d, graph != NULL);
         dflash_select(d);
     }
     reset_rows(d);
@@ -211,6 +244,18 @@ static void propose(void *self, struct draft_ask *asks, uint32_t count) {
     flush_blocks(d);
 }
 
+static void gather(void *self, uint32_t blocks, uint32_t rows, uint32_t pos) {
+    struct dflash *d = self;
+    struct draft_ask ask = {.pos = pos};
+    reset_rows(d);
+    for (uint32_t i = 0; i < blocks && d->rows.count + rows <= d->rows_max; i++) {
+        ask.slot = i;
+        d->context.known[i] = (struct dflash_known){.end = pos};
+        add_block(d, &ask, rows);
+    }
+    dflash_send(d);
+}
+
 static uint64_t state_bytes(void *self, uint32_t rows) {
     return dflash_context_bytes(&((struct dflash *)self)->context, rows);
 }
@@ -226,6 +271,8 @@ static void state_write(void *self, uint32_t slot, uint32_t rows, const void *p)
 static void close_self(void *self) {
     struct dflash *d = self;
     if (!d) return;
+    for (uint32_t i = 0; i <= DFLASH_BLOCK_MAX; i++)
+        if (d->graphs[i]) d->m->ops->graph_free(d->m->ops->ctx, d->graphs[i]);
     dflash_context_close(&d->context);
     dflash_weights_close(&d->w);
     free(d->rows.ids);
@@ -256,12 +303,17 @@ static int read_config(struct dflash *d, const char *dir, const struct model *m,
     return st;
 }
 
+// What is wrong with the folder is wrong with the setting that names it.
+static int of_setting(int st, struct err *e) {
+    return st ? (int)err_prefix(e, "drafter") : ST_OK;
+}
+
 int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                 const struct drafter_limits *lim, struct err *e) {
     struct dflash *d = mem_calloc(1, sizeof *d);
-    int st = read_config(d, dir, m, e);
+    int st = of_setting(read_config(d, dir, m, e), e);
     if (!st) st = dflash_init(d, m, lim, e);
-    if (!st) st = dflash_weights_open(&d->w, dir, e);
+    if (!st) st = of_setting(dflash_weights_open(&d->w, dir, e), e);
     if (st) {
         close_self(d);
         return st;
@@ -273,9 +325,12 @@ int dflash_open(struct drafter *ret, const char *dir, const struct model *m,
                             .taps = {.layers = d->cfg.taps, .count = d->cfg.taps_count},
                             .carve = carve_self,
                             .plan = plan,
+                            .record = record,
                             .load = load,
                             .absorb = absorb,
                             .propose = propose,
+                            .gather = gather,
+                            .issue = issue,
                             .state_bytes = state_bytes,
                             .state_read = state_read,
                             .state_write = state_write,

@@ -1,6 +1,7 @@
 /* dflash_forward: the network of a DFlash drafter over the table of operations. Shapes: T rows of all blocks, D hidden, I MLP. */
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "common/num.h"
 #include "kernels/draft/draft_attn.h"
@@ -68,16 +69,27 @@ static void rotate(struct dflash *d, devptr x, devptr scale, uint32_t heads) {
 }
 
 // Context rows have runs, blocks have ids.
-static void write_tables(struct dflash *d) {
+static uint32_t list_tables(struct dflash *d, struct table ret[DFLASH_TABLES]) {
     struct dflash_rows *r = &d->rows;
-    const struct table t[] = {
+    const struct table t[DFLASH_TABLES] = {
         {r->pos, r->count * sizeof *r->pos, &d->pos},
         {r->picks, r->picks_count * sizeof *r->picks, &d->picks},
         {r->runs, r->runs_count * sizeof *r->runs, &d->runs},
         {r->blocks, r->blocks_count * sizeof *r->blocks, &d->blocks},
         {r->ids, (r->blocks_count ? r->count : 0) * sizeof *r->ids, &d->ids},
     };
-    uint32_t n = sizeof t / sizeof *t;
+    memcpy(ret, t, sizeof t);
+    return DFLASH_TABLES;
+}
+
+void dflash_place(struct dflash *d) {
+    struct table t[DFLASH_TABLES];
+    tables_place(t, list_tables(d, t), d->tables);
+}
+
+void dflash_send(struct dflash *d) {
+    struct table t[DFLASH_TABLES];
+    uint32_t n = list_tables(d, t);
     if (d->packed)
         tables_write(t, n, d->tables, d->packed, d->m->ops);
     else // nothing is loaded yet: what it needs is measured
@@ -107,7 +119,7 @@ static void keep(struct dflash *d, uint32_t layer) {
 void dflash_project_context(struct dflash *d) {
     const struct ops *o = d->m->ops;
     uint32_t rows = d->rows.count;
-    write_tables(d);
+    dflash_send(d);
     angles(d);
     uint64_t table = (uint64_t)d->m->lim.rows_max * d->cfg.hidden * sizeof(float);
     o->draft_gather(o->ctx, &(struct draft_gather_args){.tables = d->m->tap_rows,
@@ -211,8 +223,7 @@ static void embed(struct dflash *d) {
                                                   .factor = (float)d->cfg.embedding_scale});
 }
 
-void dflash_forward(struct dflash *d) {
-    write_tables(d);
+void dflash_blocks(struct dflash *d) {
     angles(d);
     embed(d);
     for (uint32_t i = 0; i < d->cfg.layers; i++) {
@@ -224,12 +235,29 @@ void dflash_forward(struct dflash *d) {
         multiply_one(d, d->hidden, d->rows.picks_count, &d->w.hidden_projection, d->g, false);
 }
 
-void dflash_candidates(struct dflash *d) {
+void dflash_forward(struct dflash *d) {
+    dflash_send(d);
+    dflash_blocks(d);
+}
+
+// The head of as many picked rows as it takes, from `first` on.
+static uint32_t run_head(struct dflash *d, uint32_t first) {
+    uint32_t n = min_u32(d->rows.picks_count - first, d->head.rows_max);
+    draft_head_run(&d->head, d->hidden + (uint64_t)first * d->cfg.hidden * sizeof(float), n);
+    return n;
+}
+
+void dflash_heads(struct dflash *d) {
+    for (uint32_t first = 0; first < d->rows.picks_count;) first += run_head(d, first);
+}
+
+void dflash_candidates(struct dflash *d, bool made) {
     const struct ops *o = d->m->ops;
     uint32_t all = d->rows.picks_count, top = d->head.top;
     for (uint32_t first = 0, n; first < all; first += n) {
-        n = min_u32(all - first, d->head.rows_max);
-        draft_head_run(&d->head, d->hidden + (uint64_t)first * d->cfg.hidden * sizeof(float), n);
+        if (first) ops_mark(o, ENGINE_PART_DRAFT);
+        n = made ? all : run_head(d, first);
+        ops_mark(o, ENGINE_PART_HOST);
         bool last = d->cfg.v2 && first + n == all;
         struct ops_piece back[] = {
             {d->top_ids + first * top, d->head.ids, n * top * sizeof *d->top_ids},

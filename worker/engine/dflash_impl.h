@@ -44,6 +44,7 @@ struct dflash {
     devptr feats, f;       // [DFLASH_ABSORB_ROWS, taps * D], [.., D]
     unsigned char *packed; // the tables, as they are sent
     // what is read back: candidates of each picked row, and g
+    struct cuda_graph *graphs[DFLASH_BLOCK_MAX + 1]; // [n]: a block of n rows alone; NULL: none
     uint32_t *top_ids;
     float *top_values, *host_g;
     float *predecessor, *successor; // [rank] each: one row of a codebook
@@ -57,9 +58,14 @@ uint64_t dflash_tables_bytes(const struct dflash *d);
 
 // The rows that were gathered become context.
 void dflash_project_context(struct dflash *d);
-// The blocks that were gathered: hidden rows behind the final norm, of the picked rows.
+// The blocks that were gathered: hidden rows behind the final norm, of the picked rows. Their tables go to the device first, or only have
+// their places; the operations alone, behind them, may be taken down.
 void dflash_forward(struct dflash *d);
-// Candidates of the picked rows to the host.
-void dflash_candidates(struct dflash *d);
+void dflash_send(struct dflash *d);
+void dflash_place(struct dflash *d);
+void dflash_blocks(struct dflash *d);
+void dflash_heads(struct dflash *d); // candidates of the picked rows, which stay on the device
+// Candidates of the picked rows to the host; made: they are on the device.
+void dflash_candidates(struct dflash *d, bool made);
 // The ids of every block into its ask.
 void dflash_select(struct dflash *d);

@@ -11,6 +11,8 @@
 
 #include <assert.h>
 
+enum { EXL3_TILE = 16 }; // inputs of a row of the trellis
+
 static int check_spans(const struct draft_head_spans *given, uint32_t vocab, uint32_t top,
                        struct err *e) {
     const struct engine_range *s = given->spans;
@@ -33,13 +35,8 @@ static int check_spans(const struct draft_head_spans *given, uint32_t vocab, uin
 }
 
 // Rows of the head are multiplied in steps: of its blocks where it is EXL3.
-static uint32_t view_step(const struct model *m) {
-    if (!m->w.head.exl3.half_bits) return 1;
-    return m->ops->exl3_views ? EXL3_BLOCK : m->w.head.rows;
-}
-
 static void make_views(struct draft_head *h) {
-    uint32_t step = view_step(h->m), vocab = h->m->w.head.rows;
+    uint32_t step = h->m->w.head.exl3.half_bits ? EXL3_BLOCK : 1, vocab = h->m->w.head.rows;
     h->views_count = 0;
     for (uint32_t i = 0; i < h->spans_count; i++) {
         uint32_t first = h->spans[i].first / step * step;
@@ -68,6 +65,51 @@ int draft_head_init(struct draft_head *h, const struct model *m, struct draft_he
     return ST_OK;
 }
 
+// A tile row's bytes of a view's trellis: 16 for each half bit of 16 outputs.
+static uint64_t line_bytes(const struct weight *head, uint32_t rows) {
+    return (uint64_t)rows * head->exl3.half_bits;
+}
+
+static bool copied(const struct draft_head *h, uint32_t idx) {
+    const struct weight *head = &h->m->w.head;
+    return head->exl3.half_bits && !h->m->ops->exl3_views && h->views[idx].count != head->rows;
+}
+
+void draft_head_carve_copies(struct draft_head *h, struct carve *c) {
+    const struct weight *head = &h->m->w.head;
+    assert(head->rows); // laid out already
+    make_views(h);
+    for (uint32_t i = 0; i < h->views_count; i++)
+        h->copies[i] =
+            copied(h, i)
+                ? carve_take(c, head->cols / EXL3_TILE * line_bytes(head, h->views[i].count))
+                : 0;
+}
+
+void draft_head_load(struct draft_head *h) {
+    const struct ops *o = h->m->ops;
+    const struct weight *head = &h->m->w.head;
+    for (uint32_t i = 0; i < h->views_count; i++) {
+        if (!copied(h, i)) continue;
+        uint64_t bytes = line_bytes(head, h->views[i].count);
+        devptr from = head->data + line_bytes(head, h->views[i].first);
+        for (uint32_t k = 0; k < head->cols / EXL3_TILE; k++)
+            o->copy(o->ctx, h->copies[i] + k * bytes, from + k * line_bytes(head, head->rows),
+                    bytes);
+    }
+}
+
+static struct weight view_of(const struct draft_head *h, uint32_t idx) {
+    const struct weight *head = &h->m->w.head;
+    if (h->views[idx].count == head->rows) return *head;
+    struct weight w = weight_rows(head, h->views[idx].first, h->views[idx].count);
+    if (copied(h, idx)) {
+        w.data = h->copies[idx];
+        w.exl3.rows_whole = 0;
+    }
+    return w;
+}
+
 static void carve_rest(struct draft_head *h, struct carve *c, uint32_t rows_max) {
     h->rows_max = rows_max;
     h->ids = carve_take(c, (uint64_t)rows_max * h->top * sizeof(uint32_t));
@@ -79,16 +121,12 @@ static uint64_t view_bytes(const struct draft_head *h, uint32_t idx, uint32_t ro
 }
 
 void draft_head_carve(struct draft_head *h, struct carve *c, uint32_t rows_max) {
-    assert(h->m->w.head.rows); // laid out already
-    make_views(h);
     for (uint32_t i = 0; i < h->views_count; i++)
         h->logits[i] = carve_take(c, view_bytes(h, i, rows_max));
     carve_rest(h, c, rows_max);
 }
 
 void draft_head_carve_in(struct draft_head *h, struct carve *c, uint32_t rows_max, devptr logits) {
-    assert(h->m->w.head.rows); // laid out already
-    make_views(h);
     for (uint32_t i = 0; i < h->views_count; i++) {
         h->logits[i] = logits;
         logits += view_bytes(h, i, rows_max);
@@ -107,13 +145,8 @@ static void multiply(struct draft_head *h, devptr x, uint32_t rows) {
     for (uint32_t i = 0; i < h->views_count; i += LINEAR_PARTS_MAX) {
         struct linear_args a = {.x = x, .rows = rows};
         a.parts_count = min_u32(h->views_count - i, LINEAR_PARTS_MAX);
-        for (uint32_t p = 0; p < a.parts_count; p++) {
-            const struct engine_range *v = &h->views[i + p];
-            bool whole = v->count == h->m->w.head.rows;
-            a.parts[p] = (struct linear_part){
-                .w = whole ? h->m->w.head : weight_rows(&h->m->w.head, v->first, v->count),
-                .y = h->logits[i + p]};
-        }
+        for (uint32_t p = 0; p < a.parts_count; p++)
+            a.parts[p] = (struct linear_part){.w = view_of(h, i + p), .y = h->logits[i + p]};
         o->linear(o->ctx, &a);
     }
 }

@@ -22,6 +22,15 @@ struct draft_width {
 };
 
 void draft_width_init(struct draft_width *w, enum engine_draft kind);
+void draft_width_init_branch(struct draft_width *w); // of copies beside a block that says otherwise
 // For the next round, at most max. 0: drafts do not pay now.
 uint32_t draft_width_pick(struct draft_width *w, const struct costs *c, uint32_t max);
+
+struct draft_beside { // a window that a branch may stand beside
+    const struct draft_width *width;
+    uint32_t drafts; // of it
+};
+// The same of a branch: one row more than it has drafts.
+uint32_t draft_width_pick_beside(struct draft_width *w, const struct costs *c,
+                                 const struct draft_beside *b, uint32_t max);
 void draft_width_learn(struct draft_width *w, uint32_t drafted, uint32_t kept);

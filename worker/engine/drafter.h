@@ -66,11 +66,18 @@ struct drafter {
     // Issues what absorb and propose do, with the counts of rows at which launches change, and reads nothing: for ops.measure,
     // behind a carve and before load. NULL: they need nothing beyond the memory that was carved.
     void (*plan)(void *self);
+    // Graphs of what it issues most, as graphs.h makes those of rounds: early, behind a carve at no addresses, for their memory; then
+    // once, behind load, at those that stay. NULL: it has none.
+    int (*record)(void *self, bool early, struct err *e);
     int (*load)(void *self,
                 struct err *e); // into what was carved; names file, tensor, wanted, found
     void (*absorb)(void *self, const struct draft_rows *rows, uint32_t count);
     void (*propose)(void *self, struct draft_ask *asks,
                     uint32_t count); // one block each, all in one forward
+    // For measurements, while no stream lives: gathers a block of so many rows for each of the first slots, behind `pos` positions, and
+    // issues its operations alone. NULL: it has no blocks.
+    void (*gather)(void *self, uint32_t blocks, uint32_t rows, uint32_t pos);
+    void (*issue)(void *self);
     // State of a slot at so many rows, as bytes on the host, for kept prefixes.
     uint64_t (*state_bytes)(void *self, uint32_t rows);
     void (*state_read)(void *self, uint32_t slot, uint32_t rows, void *ret);

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BRANCH_ROWS_MIN = 4 }; // of a window and a branch: each the anchor and one id
+
 static bool is(const char *setting, const char *value) {
     return setting && !strcmp(setting, value);
 }
@@ -75,8 +77,14 @@ static void plan_more(void *arg) {
     if (d->model.plan) d->model.plan(d->model.self);
 }
 
+static int record_more(void *arg, bool early, struct err *e) {
+    struct drafts *d = arg;
+    return d->model.record(d->model.self, early, e);
+}
+
 static void take_model(struct drafts *d) {
     d->has_model = true;
+    d->target->record_more = d->model.record ? record_more : NULL;
     d->target->taps = d->model.taps;
     d->target->carve_more = carve_more;
     d->target->plan_more = plan_more;
@@ -118,11 +126,18 @@ static int open_model(struct drafts *d, const struct engine_config *c, struct er
     return is(c->drafter, "auto") ? open_mtp(d, c, e) : open_folder(d, c, e);
 }
 
+// Short copies push nothing away: a chain of the head's costs more than they do.
+static bool has_block(const struct drafts *d) {
+    return d->has_model && d->model.kind != ENGINE_DRAFT_MTP;
+}
+
 // How many rows of a window each stream may have in a round.
 static void set_rows(struct drafts *d, const struct engine_config *c) {
     bool any = d->copies || d->has_model;
     d->rows_max = any ? c->draft_rows ? c->draft_rows : DRAFT_ROWS_DEFAULT : 1;
     d->target->window_rows = any ? d->rows_max : 0;
+    d->branches = d->copies && has_block(d) && d->rows_max >= BRANCH_ROWS_MIN;
+    d->target->branches = d->branches;
 }
 
 // The kind beside copies that the drafter has, though it may not be among those asked for; NULL: none.
@@ -172,6 +187,7 @@ static void drop_model(struct drafts *d) {
     d->target->taps = (struct model_taps){0};
     d->target->carve_more = NULL;
     d->target->plan_more = NULL;
+    d->target->record_more = NULL;
 }
 
 bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
@@ -190,15 +206,25 @@ bool drafts_shrink(struct drafts *d, const struct engine_config *c) {
 
 void drafts_off(struct drafts *d) {
     drop_model(d);
-    d->copies = false;
+    d->copies = d->branches = d->target->branches = false;
     d->rows_max = 1;
     d->target->window_rows = 0;
 }
 
 int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
                       const char *shape, struct err *e) {
-    if (!c->costs || !*c->costs) return ST_OK;
-    return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+    const char *name;
+    if (c->costs && *c->costs) {
+        snprintf(d->costs_rule, sizeof d->costs_rule, "'%.200s'", c->costs);
+        return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+    }
+    name = costs_find(&d->costs, device, shape, d->rows_max);
+    if (name)
+        snprintf(d->costs_rule, sizeof d->costs_rule, "built in, as measured: %.200s", name);
+    else
+        snprintf(d->costs_rule, sizeof d->costs_rule,
+                 "a rule of thumb: there is no table for %.60s, %.100s", device, shape);
+    return ST_OK;
 }
 
 static void fill_rule(struct drafts *d) {
@@ -240,6 +266,7 @@ void drafts_begin(struct drafts *d, struct stream *s, bool draft) {
     if (d->copies) copy_draft_init(&slot->copy, &s->arena, s->total);
     draft_width_init(&slot->copy_width, ENGINE_DRAFT_COPY);
     draft_width_init(&slot->model_width, d->model.kind);
+    draft_width_init_branch(&slot->branch_width);
 }
 
 // Rows behind the anchor's whose draws could count: not past the reply's end, nor past an id that is forced.
@@ -250,21 +277,28 @@ static uint32_t room_of(const struct drafts *d, const struct stream *s) {
     return min_u32(room, s->thought.budget > generated ? s->thought.budget - generated : 0);
 }
 
+// As the stream's only drafts.
+static void take_copy(struct drafts *d, struct draft_slot *slot, struct draft_width *w,
+                      uint32_t max) {
+    slot->kind = ENGINE_DRAFT_COPY;
+    slot->count = draft_width_pick(w, &d->costs, min_u32(slot->copied_count, max));
+    memcpy(slot->ids + 1, slot->copied, slot->count * sizeof *slot->copied);
+    slot->copied_count = 0;
+}
+
 static void propose_copy(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                          uint32_t room) {
-    bool block = slot->model && d->model.kind != ENGINE_DRAFT_MTP;
-    uint32_t n =
-        copy_draft_propose(&slot->copy, s->ids, s->count,
-                           block ? COPY_MATCH_BLOCK : COPY_MATCH_LEAST, room, slot->ids + 1);
-    if (!n) return;
-    slot->kind = ENGINE_DRAFT_COPY;
-    slot->count = draft_width_pick(&slot->copy_width, &d->costs, n);
+    slot->copied_count =
+        copy_draft_propose(&slot->copy, s->ids, s->count, COPY_MATCH_LEAST, room, slot->copied);
+    if (slot->model && has_block(d) && slot->copy.last_match < COPY_MATCH_BLOCK) return;
+    if (slot->copied_count) take_copy(d, slot, &slot->copy_width, ENGINE_WINDOW_ROWS_MAX);
 }
 
 static void ask_model(struct drafts *d, struct draft_slot *slot, const struct stream *s,
                       uint32_t room, uint32_t *asks) {
+    uint32_t max = min_u32(room, d->model.ids_max);
     uint32_t want =
-        draft_width_pick(&slot->model_width, &d->costs, min_u32(room, d->model.ids_max));
+        d->always ? min_u32(d->always, max) : draft_width_pick(&slot->model_width, &d->costs, max);
     if (!want) return;
     d->asks[(*asks)++] = (struct draft_ask){.slot = s->slot,
                                             .anchor = s->ids[s->rows],
@@ -274,7 +308,11 @@ static void ask_model(struct drafts *d, struct draft_slot *slot, const struct st
 }
 
 static void take_blocks(struct drafts *d, uint32_t asks) {
-    if (asks) d->model.propose(d->model.self, d->asks, asks);
+    const struct ops *o = d->target->ops;
+    if (!asks) return;
+    ops_mark(o, ENGINE_PART_DRAFT);
+    d->model.propose(d->model.self, d->asks, asks);
+    ops_mark(o, ENGINE_PART_HOST);
     for (uint32_t i = 0; i < asks; i++) {
         const struct draft_ask *a = &d->asks[i];
         struct draft_slot *slot = &d->slots[a->slot];
@@ -285,37 +323,76 @@ static void take_blocks(struct drafts *d, uint32_t asks) {
     }
 }
 
+// A match that replaces no block, when the block is known: it stands alone where there is none, and beside one that begins otherwise
+// it is a branch, in the rows that the block leaves.
+static void take_branch(struct drafts *d, struct draft_slot *slot) {
+    uint32_t left = d->rows_max - min_u32(d->rows_max, slot->count + 2);
+    if (!slot->copied_count || slot->copy.branch_quiet) return;
+    slot->alone = !slot->count;
+    if (slot->alone) take_copy(d, slot, &slot->branch_width, COPY_BRANCH_MAX);
+    if (slot->alone || !d->branches || slot->copied[0] == slot->ids[1]) return;
+    slot->branch_count = draft_width_pick_beside(
+        &slot->branch_width, &d->costs, &(struct draft_beside){&slot->model_width, slot->count},
+        min_u32(slot->copied_count, min_u32(left, COPY_BRANCH_MAX)));
+    slot->branch[0] = slot->ids[0];
+    memcpy(slot->branch + 1, slot->copied, slot->branch_count * sizeof *slot->copied);
+}
+
+uint32_t drafts_branch_rows(const struct drafts *d, uint32_t slot) {
+    uint32_t n = d->slots[slot].branch_count;
+    return n ? n + 1 : 0;
+}
+
 void drafts_propose(struct drafts *d, struct stream *streams) {
     uint32_t asks = 0;
     if (d->rows_max == 1) return;
     for (uint32_t i = 0; i < d->slots_count; i++) {
         const struct stream *s = &streams[i];
         struct draft_slot *slot = &d->slots[i];
-        slot->count = 0;
+        slot->count = slot->branch_count = slot->copied_count = 0;
+        slot->alone = false;
         if (!slot->on || !stream_decoding(s) || s->finish || stream_pending(s) != 1) continue;
         uint32_t room = room_of(d, s);
         slot->ids[0] = s->ids[s->rows];
         if (!room) continue;
-        if (d->copies) propose_copy(d, slot, s, room);
+        if (d->copies && !d->always) propose_copy(d, slot, s, room);
         if (!slot->count && slot->model) ask_model(d, slot, s, room, &asks);
     }
     take_blocks(d, asks);
+    for (uint32_t i = 0; i < d->slots_count; i++) take_branch(d, &d->slots[i]);
 }
 
-void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows) {
-    struct draft_slot *slot = &d->slots[s->slot];
-    uint32_t n = slot->count, kept = kept_rows - 1;
+static void learn_branch(struct draft_slot *slot, uint32_t n, uint32_t kept) {
+    draft_width_learn(&slot->branch_width, n, kept);
+    copy_draft_branch_result(&slot->copy, n, kept);
+}
+
+static void settle_branch(struct draft_slot *slot, uint32_t kept) {
+    uint32_t n = slot->branch_count;
     if (!n) return;
+    slot->drafted[ENGINE_DRAFT_COPY] += n;
+    slot->accepted[ENGINE_DRAFT_COPY] += kept;
+    slot->branch_count = 0;
+    learn_branch(slot, n, kept);
+}
+
+void drafts_settle(struct drafts *d, const struct stream *s, uint32_t kept_rows, bool branch) {
+    struct draft_slot *slot = &d->slots[s->slot];
+    uint32_t n = slot->count, kept = branch ? 0 : kept_rows - 1;
+    if (!n) return;
+    settle_branch(slot, branch ? kept_rows - 1 : 0);
     slot->rounds++;
     slot->drafted[slot->kind] += n;
     slot->accepted[slot->kind] += kept;
     slot->count = 0;
     if (slot->kind != ENGINE_DRAFT_COPY) {
         draft_width_learn(&slot->model_width, n, kept);
-        return;
+    } else if (slot->alone) {
+        learn_branch(slot, n, kept);
+    } else {
+        draft_width_learn(&slot->copy_width, n, kept);
+        copy_draft_result(&slot->copy, n, kept);
     }
-    draft_width_learn(&slot->copy_width, n, kept);
-    copy_draft_result(&slot->copy, n, kept);
 }
 
 // Planted.

@@ -54,7 +54,7 @@ static int take_memory(struct engine *eng, const struct engine_config *config, s
         if (st) return st;
         if (!eng->budget.place.host) free_host_rows(eng);
         round_fini(&eng->round);
-        round_init(&eng->round, eng->model.lim.rows_max, eng->budget.streams_max);
+        round_init(&eng->round, eng->model.lim.rows_max, model_runs_max(&eng->model));
         st = carve_block(eng, e);
         if (st != ST_NOMEM || !eng->ops.host_alloc) return st;
         // Ever larger steps down to what is needed, so that it is tried itself; behind it other rules hold, from small steps.
@@ -147,6 +147,22 @@ static void fill_experts(struct engine *eng) {
                  "; %u layers have both forms, packed taken", c->both_layers);
 }
 
+static void fill_work(struct engine *eng) {
+    const struct model_config *cfg = eng->model.cfg;
+    const struct checkpoint_info *c = checkpoint_info(eng->ckpt);
+    bool rows_apart = !model_tied(&eng->model);
+    uint64_t rows = rows_apart ? (uint64_t)cfg->vocab * cfg->hidden : 0;
+    uint64_t rows_bytes = rows_apart ? weights_embedding_bytes(eng->ckpt) : 0;
+    eng->info.work = (struct engine_work){
+        .bytes = c->text_bytes - c->routed_bytes - rows_bytes,
+        .parameters = c->text_parameters - c->routed_parameters - rows,
+        .routed_bytes = c->routed_bytes,
+        .routed_parameters = c->routed_parameters,
+        .experts = cfg->experts,
+        .experts_per_row = cfg->experts_per_token,
+        .position_macs = (uint64_t)2 * cfg->heads * cfg->head_dim * cfg->full_layers};
+}
+
 static void fill_memory(struct engine *eng) {
     struct engine_info *info = &eng->info;
     const struct ops *o = &eng->ops;
@@ -197,6 +213,8 @@ static void fill_info(struct engine *eng) {
     info->rope_rule = m->rope.text;
     info->threads = cpu_pool_threads(eng->pool);
     info->parameters = checkpoint_info(eng->ckpt)->text_parameters;
+    info->packed = checkpoint_info(eng->ckpt)->text_bytes < info->parameters * 12 / 8;
+    fill_work(eng);
     info->draft_rule = eng->drafts.rule;
     info->draft_rows = eng->drafts.rows_max;
     info->drafter_bytes = eng->drafts.model_bytes;
@@ -209,7 +227,9 @@ static void fill_info(struct engine *eng) {
 static int read_costs(struct engine *eng, const struct engine_config *config, struct err *e) {
     char shape[COSTS_SHAPE_BYTES];
     costs_shape(shape, &eng->info);
-    return drafts_read_costs(&eng->drafts, config, eng->ops.device, shape, e);
+    int st = drafts_read_costs(&eng->drafts, config, eng->ops.device, shape, e);
+    eng->info.costs_rule = eng->drafts.costs_rule;
+    return st;
 }
 
 static int start(struct engine *eng, const struct engine_config *config, struct err *e) {
@@ -254,6 +274,7 @@ int engine_new(struct engine **ret, const struct engine_config *config, struct e
     eng->model.short_s = config->fault == ENGINE_FAULT_SHORT_S;
     eng->model.short_conv = config->fault == ENGINE_FAULT_SHORT_CONV;
     eng->model.window_rope = config->fault == ENGINE_FAULT_WINDOW_ROPE;
+    eng->model.lost_branch = config->fault == ENGINE_FAULT_LOST_BRANCH;
     eng->drafts.lost_tap = config->fault == ENGINE_FAULT_LOST_TAP;
     *ret = eng;
     return ST_OK;

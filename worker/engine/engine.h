@@ -41,7 +41,8 @@ struct engine_config {
     uint64_t drafter_quantize_min; // see drafter.h
     const char *draft_vocab;       // "auto" (or NULL), "all" or spans: draft_vocab.h
     const char *kv;                // "auto", "f32", "bf16", "fp8" (e4m3)
-    void (*on_load)(void *arg, uint64_t done_bytes, uint64_t total_bytes); // progress, may be NULL
+    void (*on_load)(void *arg, uint64_t done_bytes,
+                    uint64_t total_bytes); // progress, from 0 to the total; may be NULL
     void *on_load_arg;
     bool graphs_off; // on a GPU each operation of a round is launched by itself: for comparison
     bool scratch_disjoint; // mixers and MLP have rows of their own: for comparison
@@ -65,6 +66,7 @@ enum engine_fault {
     ENGINE_FAULT_SHORT_CONV, // ... to its convolution
     ENGINE_FAULT_WINDOW_ROPE, // rows of a window behind its first are rotated by one position too many
     ENGINE_FAULT_LOST_TAP, // of each prompt chunk but the last the drafter gets a last row of zeros
+    ENGINE_FAULT_LOST_BRANCH, // a branch that is kept leaves its keys behind
     ENGINE_FAULT_END,
 };
 
@@ -92,6 +94,15 @@ struct engine_region { // a part of the device arena, for the start-up report
     uint64_t bytes;
 };
 
+// What a round reads and multiplies of the model at least: the embedding's rows are not, unless they are the head too.
+struct engine_work {
+    uint64_t bytes, parameters;               // of weights that every row meets
+    uint64_t routed_bytes, routed_parameters; // of the routed experts, all of them
+    uint32_t experts, experts_per_row;        // 0: none
+    uint64_t
+        position_macs; // multiply-adds of all layers of attention for a row and a position before it
+};
+
 struct engine_info {
     const char *model_type; // "qwen3_5" or "qwen3_5_moe"
     const char *device;     // "cpu", or the GPU's name
@@ -105,6 +116,8 @@ struct engine_info {
     const char *variant;             // of the backend's code: "avx512"; never changes a bit
     uint32_t threads, chunk_tokens, round_rows_max;
     uint64_t parameters;
+    bool packed; // weights of 8 bits or less, most of them
+    struct engine_work work;
     const char *
         experts_rule; // how the routed experts are held, and what was taken where both forms are; "" or NULL without
     const struct engine_region *regions; // of the device arena, in its order
@@ -117,6 +130,7 @@ struct engine_info {
     uint64_t graphs_bytes;      // what they take of the card, about, beside the arena
     uint32_t streams_whole;     // streams of the longest context that fit at once
     const char *draft_rule;     // where drafts come from, and why not from elsewhere
+    const char *costs_rule;     // and the costs that their number follows from
     uint32_t draft_rows;        // of a stream's window in a round; 1: no drafts
     const char *drafter;        // its kind; NULL: there is none
     enum engine_draft drafter_kind;
@@ -244,14 +258,21 @@ struct engine_window {
     uint64_t handle;
     const uint32_t *ids; // [count]
     uint32_t count, keep;
-    float *ret; // [count, vocab_size] logits of every fed row, or NULL
+    float *ret;  // [count, vocab_size] logits of every fed row, or NULL
+    bool logits; // ... are made even so, for who measures
+    // A branch beside it: ids that begin with ids[0] too. branch_kept: `keep` is of its rows, and none of the window's are kept.
+    const uint32_t *branch; // [branch_count]
+    uint32_t branch_count;  // 0: there is none
+    bool branch_kept;
+    float *branch_ret; // [branch_count, vocab_size], or NULL
 };
 /* A round of windows: feeds ids behind the rows of each stream without committing, as a verify round does, then keeps `keep` of
  * them and winds the rest back. A stream must be past its prompt. ids[0] is the id it drew last, which no row was fed with yet;
  * the others are what might follow. Each stream is moved exactly as by `keep` serial steps that draw ids[1] .. ids[keep-1] and
  * then what the last kept row gives; the next engine_step tells of those ids. keep 0 leaves it as it was. ST_INVAL: more rows in
  * all than ENGINE_WINDOW_ROWS_MAX, or than the stream has room for, two windows of a stream, another ids[0], or a kept id that
- * would have ended the reply; ST_UNSUPPORTED with logprobs. Nothing is moved then. */
+ * would have ended the reply; ST_UNSUPPORTED with logprobs, or a branch where the engine drafts no copies beside blocks. Nothing is
+ * moved then. */
 int engine_windows(struct engine *eng, const struct engine_window *w, uint32_t count,
                    struct err *e);
 
@@ -265,13 +286,37 @@ struct
 };
 
 struct engine_profile {
-    bool apart; // set by the caller: each operation by itself, too
-    double ms;  // of the forward and the head, launches overlapping
+    // Set by the caller. Each operation by itself, too; and whether states and caches stay as earlier rounds left them, which then
+    // must have written a stream as long: a context of zeros takes less power.
+    bool apart, as_it_is;
+    double ms; // of the forward and the head, launches overlapping
     struct ops_time ops
         [ENGINE_PROFILE_OPS_MAX]; // each by itself, which takes longer; in the order they come first
     uint32_t count;
 };
 int engine_profile(struct engine *eng, const struct engine_shape *s, struct engine_profile *ret,
                    struct err *e);
+// The same of a drafter's block of `rows` rows for each of s->streams, behind s->context positions, with the head and the choice of
+// its best ids; s->rows is all of them. ST_UNSUPPORTED for drafters that have no blocks.
+int engine_profile_blocks(struct engine *eng, const struct engine_shape *s,
+                          struct engine_profile *ret, struct err *e);
+
+// Where the time of a round goes: parts by the device's clock (on the CPU, the host's), which together are all of it.
+enum engine_part {
+    ENGINE_PART_HOST, // nothing runs on the device: copies to and from it, and what the host does beside
+    ENGINE_PART_DRAFT,  // the drafter's blocks, and its best ids
+    ENGINE_PART_VERIFY, // the forward of all rows, and the head
+    ENGINE_PART_DRAW,
+    ENGINE_PART_TAPS,   // kept rows are shown to the drafter
+    ENGINE_PART_COMMIT, // states of windows follow their kept rows
+    ENGINE_PARTS
+};
+// From now on the parts of rounds are told apart, at most ENGINE_PARTS_ROUNDS_MAX of them; end: their sums, and that is over. ST_NOMEM, ST_DEVICE;
+// ST_UNSUPPORTED where the backend cannot.
+enum { ENGINE_PARTS_ROUNDS_MAX = 128 };
+int engine_parts_begin(struct engine *eng, struct err *e);
+int engine_parts_end(struct engine *eng, double ret_ms[ENGINE_PARTS], struct err *e);
+// For measurements: each decoding stream asks the drafter for so many ids a round, whatever pays, and has no copies. 0: as ever.
+void engine_draft_always(struct engine *eng, uint32_t ids);
 // Bytes a second, read and written, of a copy on the device.
 int engine_copy_speed(struct engine *eng, double *ret, struct err *e);

@@ -73,5 +73,8 @@ void engine_read_logits(struct engine *eng, uint32_t count);
 void engine_find_used(struct engine *eng);
 // Draws the piece's ids where its logits are. False: the host has to, from the logits.
 bool engine_draw_on_device(struct engine *eng, uint32_t first, uint32_t count);
+// Whether a row of the round is one of its stream's, as far as that has ids: it and those of its run before it were fed with them, and
+// an id is to be drawn from it.
+bool engine_row_stands(const struct engine *eng, uint32_t row);
 // Runs eng->round through the model and its picks through the head.
 int engine_forward(struct engine *eng, engine_logits_fn *fn, void *arg, struct err *e);

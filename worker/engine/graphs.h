@@ -1,7 +1,7 @@
 /* graphs: rounds whose launches are taken down before anything runs, so that each is sent by one call (kernels/cuda/graph.h).
  *
  * Of rounds in which n streams decode one row each, for every n up to GRAPHS_ROWS_MAX, and of those that check one stream's
- * window of n rows. What differs between two such rounds stands in the round's tables (round.h), in states and in caches, so
+ * window of n rows, or a window and a branch of n rows together. What differs between two such rounds stands in the round's tables (round.h), in states and in caches, so
  * the launches are the same ones: a graph changes no bit. All other rounds, those with rows of prompts, are launched one
  * operation at a time, which the device's work hides.
  * They take device memory, and must not take any in a round. So they are made twice: before the driver is asked what is left, for
@@ -22,6 +22,7 @@ struct graphs {
     const struct ops *ops;                      // NULL: there are none
     struct cuda_graph *decode[GRAPHS_ROWS_MAX]; // [n]: of n + 1 rows
     struct cuda_graph *window[GRAPHS_ROWS_MAX];
+    struct cuda_graph *branch[GRAPHS_ROWS_MAX];
     uint32_t count;
     uint64_t bytes; // of the device, that they take
 };

@@ -26,6 +26,7 @@
 #include "worker/engine/checkpoint.h"
 #include "worker/engine/round.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -176,13 +177,25 @@ static void carve_taps(struct model *m, struct carve *c) {
     m->tap_final = carve_take(c, m->taps.final ? bytes : 0);
 }
 
+// One piece: those of branches lie behind the streams' in every layer.
+static void carve_kv(struct model *m, struct carve *c) {
+    uint64_t bytes = model_kv_page_bytes(m), more = m->lim.branch_pages * bytes;
+    carve_begin(c, "kv blocks");
+    m->kv = carve_take(c, m->lim.pages * bytes - more);
+    if (!more) return;
+    carve_begin(c, "kv blocks of branches");
+    devptr behind = carve_take(c, more);
+    assert(behind == m->kv + m->lim.pages * bytes - more);
+    (void)behind;
+}
+
 void model_carve(struct model *m, struct carve *c, struct round *r) {
     weights_carve(&m->w, m->ckpt, m->ops, c, m->rope.pairs);
     m->page_bytes = page_bytes(m);
     carve_begin(c, "row and page tables");
     round_carve(r, c);
     m->page_table =
-        carve_take(c, (uint64_t)m->lim.slots * m->lim.pages_per_slot * sizeof(uint32_t));
+        carve_take(c, (uint64_t)model_runs_max(m) * m->lim.pages_per_slot * sizeof(uint32_t));
     carve_scratch(m, c);
     if (m->cfg->moe) carve_experts(m, c);
     carve_begin(c, "logits");
@@ -202,13 +215,16 @@ void model_carve(struct model *m, struct carve *c, struct round *r) {
     }
     carve_begin(c, "stream states");
     m->state = carve_take(c, m->lim.slots * m->slot_bytes);
-    carve_begin(c, "kv blocks");
-    m->kv = carve_take(c, m->lim.pages * model_kv_page_bytes(m));
+    carve_kv(m, c);
 }
 
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count) {
     devptr at = m->page_table + (uint64_t)slot * m->lim.pages_per_slot * sizeof *pages;
     m->ops->write(m->ops->ctx, at, pages, count * sizeof *pages);
+}
+
+uint32_t model_runs_max(const struct model *m) {
+    return m->lim.slots * (m->branches ? 2 : 1);
 }
 
 static void rmsnorm(struct model *m, devptr scale, uint32_t rows) {
@@ -248,6 +264,40 @@ static struct kv_view kv_of(const struct model *m, uint32_t full_idx) {
     return model_kv_view(m, m->kv + (uint64_t)full_idx * 2 * m->lim.pages * m->page_bytes);
 }
 
+static uint32_t branch_page(const struct model *m, uint32_t slot, uint32_t idx) {
+    return m->lim.pages - m->lim.branch_pages + slot * MODEL_BRANCH_PAGES + idx;
+}
+
+// Keys and values of all layers.
+static void copy_page(struct model *m, uint32_t to, uint32_t from) {
+    m->ops->copy_each(m->ops->ctx, &(struct ops_copies){.dst = m->kv + to * m->page_bytes,
+                                                        .src = m->kv + from * m->page_bytes,
+                                                        .bytes = m->page_bytes,
+                                                        .stride = m->lim.pages * m->page_bytes,
+                                                        .count = 2 * m->full_layers});
+}
+
+uint32_t model_branch(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t pos,
+                      uint32_t rows) {
+    uint32_t first = pos / KV_PAGE_TOKENS, keys = m->lim.slots + slot, own[MODEL_BRANCH_PAGES];
+    uint32_t count = (pos + rows - 1) / KV_PAGE_TOKENS - first + 1;
+    devptr table = m->page_table + (uint64_t)keys * m->lim.pages_per_slot * sizeof *pages;
+    assert(m->branches && rows && rows <= MODEL_BRANCH_ROWS_MAX);
+    for (uint32_t i = 0; i < MODEL_BRANCH_PAGES; i++) own[i] = branch_page(m, slot, i);
+    if (first) m->ops->write(m->ops->ctx, table, pages, first * sizeof *pages);
+    m->ops->write(m->ops->ctx, table + first * sizeof *pages, own, count * sizeof *own);
+    if (pos % KV_PAGE_TOKENS) copy_page(m, own[0], pages[first]);
+    return keys;
+}
+
+void model_keep_branch(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t pos,
+                       uint32_t rows) {
+    uint32_t first = pos / KV_PAGE_TOKENS, last = (pos + rows - 1) / KV_PAGE_TOKENS;
+    if (m->lost_branch) return;
+    for (uint32_t i = first; i <= last; i++)
+        copy_page(m, pages[i], branch_page(m, slot, i - first));
+}
+
 static void attn_mixer(struct model *m, const struct attn_weights *w, devptr in_scale,
                        const struct kv_view *kv, const struct round *r) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
@@ -257,7 +307,7 @@ static void attn_mixer(struct model *m, const struct attn_weights *w, devptr in_
                                                       .parts = {{.w = w->q, .y = m->attn.qg},
                                                                 {.w = w->k, .y = m->attn.k},
                                                                 {.w = w->v, .y = m->attn.v}}});
-    m->ops->kv_append(m->ops->ctx, &(struct kv_append_args){.rows = round_rows(r),
+    m->ops->kv_append(m->ops->ctx, &(struct kv_append_args){.rows = round_key_rows(r),
                                                             .kv = *kv,
                                                             .qg = m->attn.qg,
                                                             .k = m->attn.k,
@@ -268,7 +318,7 @@ static void attn_mixer(struct model *m, const struct attn_weights *w, devptr in_
                                                             .heads = m->cfg->heads,
                                                             .pairs = m->rope.pairs,
                                                             .eps = (float)m->cfg->rms_norm_eps});
-    m->ops->attn(m->ops->ctx, &(struct attn_args){.rows = round_rows(r),
+    m->ops->attn(m->ops->ctx, &(struct attn_args){.rows = round_key_rows(r),
                                                   .kv = *kv,
                                                   .qg = m->attn.qg,
                                                   .out = m->attn.o,

@@ -23,8 +23,9 @@ struct round;
 
 struct model_limits {
     uint32_t rows_max;        // of a round
-    uint32_t slots, pages;    // streams; KV pages of them all
+    uint32_t slots, pages;    // streams; KV pages of them all, branches' included
     uint32_t pages_per_slot;  // of the longest stream
+    uint32_t branch_pages;    // of pages, the last: MODEL_BRANCH_PAGES of each slot, or 0
     uint32_t head_rows_max;   // rows that go through the head at once
     uint32_t record_rows_max; // of windows
     enum dtype kv_dtype;
@@ -32,6 +33,11 @@ struct model_limits {
 
 // Of a row that is drawn on the device: the id, and the best ids and their logits.
 enum { MODEL_DRAW_WORDS = 1 + 2 * DRAFT_TOP_MAX };
+
+/* A branch: rows beside a stream's window that begin with the window's first row again and go on otherwise. It starts from the
+ * stream's state, as every recorded run does, and reads the stream's pages up to the one that it begins in; from there on it has
+ * pages of its own, under a place of its own in the page table. */
+enum { MODEL_BRANCH_ROWS_MAX = KV_PAGE_TOKENS, MODEL_BRANCH_PAGES = 2 };
 
 struct model_taps {         // rows that a forward keeps for a drafter
     const uint32_t *layers; // residual rows behind the MLPs of these layers, in this order
@@ -53,6 +59,7 @@ struct model {
     bool stale_conv; // planted fault: the first DeltaNet layer keeps an old row at chunk borders
     bool short_s,
         short_conv;   // ... a commit passes its matrices, or its convolution, one row too few
+    bool lost_branch; // ... what model_keep_branch is to copy stays where it was
     bool window_rope; // ... rows of windows behind the first are rotated one position too far
     // derived widths
     uint32_t q_width, kv_width, key_width, value_width, channels;
@@ -91,8 +98,10 @@ struct model {
     devptr tap_final;                               // [rows_max, D] f32
     void (*carve_more)(void *arg, struct carve *c); // the drafter's memory; may be NULL
     void (*plan_more)(void *arg);                   // its operations, to be measured; may be NULL
-    void *carve_more_arg;                           // of both
+    int (*record_more)(void *arg, bool early, struct err *e); // its graphs; may be NULL
+    void *carve_more_arg;                                     // of these
     uint32_t window_rows; // of one stream's window in a round of drafts; 0: there are none
+    bool branches;        // and there may be one beside it, within those rows
     devptr rec_m, rec_qkv, rec_gates; // per DeltaNet layer [record_rows_max, ..]
     devptr commit_runs, planted_runs;
 };
@@ -110,6 +119,13 @@ uint64_t model_kv_layer_page_bytes(const struct model *m); // in one layer
 // The cache of one layer, as the operations take it: keys of lim.pages pages at `keys`, the values behind them.
 struct kv_view model_kv_view(const struct model *m, devptr keys);
 void model_set_pages(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t count);
+uint32_t model_runs_max(const struct model *m); // of a round
+// Before the forward: a branch of so many rows from pos, beside a stream with these pages. Returns its place in the page table.
+uint32_t model_branch(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t pos,
+                      uint32_t rows);
+// Behind the forward: the keys of the first rows of the branch become the stream's.
+void model_keep_branch(struct model *m, uint32_t slot, const uint32_t *pages, uint32_t pos,
+                       uint32_t rows);
 
 // Runs the rows of a round through all layers. States of runs without record advance.
 void model_forward(struct model *m, struct round *r);

@@ -38,6 +38,17 @@ static void plan_window(struct model *m, struct round *r, const uint32_t *ids) {
     model_commit(m, &run, 1);
 }
 
+// Of each count of rows of a window and a branch.
+static void plan_branches(struct model *m, struct round *r, const uint32_t *ids) {
+    if (!m->branches) return;
+    for (uint32_t n = 4; n <= m->window_rows; n++) {
+        round_reset(r);
+        round_add(r, 0, 1, ids, n - 2, true);
+        round_add_branch(r, 0, m->lim.slots, 1, ids, 2);
+        model_forward(m, r);
+    }
+}
+
 // Draws from as many rows as there are logits of (device_draw.c).
 static void plan_draws(struct model *m) {
     const struct ops *o = m->ops;
@@ -53,7 +64,7 @@ static void plan_draws(struct model *m) {
 static void plan_all(struct model *m) {
     struct round r;
     uint32_t *ids = mem_calloc(m->lim.rows_max, sizeof *ids);
-    round_init(&r, m->lim.rows_max, m->lim.slots);
+    round_init(&r, m->lim.rows_max, model_runs_max(m));
     for (uint32_t n = 1; n <= min_u32(m->lim.rows_max, EVERY_COUNT_TO); n++)
         plan_rows(m, &r, ids, n);
     for (uint32_t n = 2 * EVERY_COUNT_TO; n < m->lim.rows_max; n *= 2) plan_rows(m, &r, ids, n);
@@ -61,6 +72,7 @@ static void plan_all(struct model *m) {
     for (uint32_t n = 2; n < m->lim.slots; n *= 2) plan_streams(m, &r, ids, n);
     plan_streams(m, &r, ids, m->lim.slots);
     plan_window(m, &r, ids);
+    plan_branches(m, &r, ids);
     plan_draws(m);
     if (m->plan_more) m->plan_more(m->carve_more_arg);
     round_fini(&r);

@@ -234,6 +234,7 @@ static void mtp_carve(void *self, struct carve *c) {
     const struct model *m = t->m;
     carve_begin(c, "mtp head");
     weights_mtp_carve(&t->w, m->ckpt, m->ops, c);
+    draft_head_carve_copies(&t->head, c);
     t->round.rows_max = t->round.picks_max = m->lim.rows_max;
     t->round.runs_max = m->lim.slots;
     round_carve(&t->round, c);
@@ -280,6 +281,7 @@ static void make_tables(struct mtp *t) {
 static int mtp_load(void *self, struct err *e) {
     struct mtp *t = self;
     make_tables(t);
+    draft_head_load(&t->head);
     return weights_mtp_fill(&t->w, t->m->ckpt, t->m->ops, e);
 }
 

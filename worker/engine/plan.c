@@ -40,6 +40,21 @@ static void fill(struct plan *p, struct model *m, struct round *r, const struct 
         min_u32(b->streams_max, b->pages / ceil_div_u32(b->context_max, KV_PAGE_TOKENS));
 }
 
+int plan_check(const struct engine_config *config, struct err *e) {
+    struct ops none = {0}; // nothing is laid out or computed
+    struct checkpoint *ckpt = NULL;
+    struct model m = {0};
+    struct drafts d = {0};
+    int st = checkpoint_open(&ckpt, config->model_dir, e);
+    if (!st) st = model_init(&m, &none, ckpt, e);
+    if (!st) st = drafts_open(&d, &m, config, e);
+    if (!st) st = budget_check(config, m.cfg->max_position, e);
+    drafts_close(&d);
+    model_fini(&m);
+    checkpoint_close(ckpt);
+    return st;
+}
+
 int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e) {
     struct ops ops = {0};
     struct checkpoint *ckpt = NULL;

@@ -33,19 +33,22 @@ static void set_pages(struct engine *eng, const struct engine_shape *s) {
     free(pages);
 }
 
-static void plan(struct engine *eng, const struct engine_shape *s) {
+static void plan(struct engine *eng, const struct engine_shape *s, bool as_it_is) {
     struct round *r = &eng->round;
     struct model *m = &eng->model;
     const struct ops *o = &eng->ops;
     uint32_t each = s->rows / s->streams;
     uint32_t *ids = mem_alloc(each * sizeof *ids);
-    for (uint32_t i = 0; i < each; i++) ids[i] = i * 37 % eng->vocab.size;
     round_reset(r);
-    for (uint32_t i = 0; i < s->streams; i++)
+    for (uint32_t i = 0; i < s->streams; i++) { // other ids go to other experts
+        for (uint32_t k = 0; k < each; k++) ids[k] = (k * 37 + i * 101 + 1) % eng->vocab.size;
         round_pick(r, round_add(r, i, s->context - each, ids, each, false) + each - 1);
+    }
     free(ids);
-    o->fill(o->ctx, m->state, 0, m->lim.slots * m->slot_bytes);
-    o->fill(o->ctx, m->kv, 0, m->lim.pages * model_kv_page_bytes(m));
+    if (!as_it_is) {
+        o->fill(o->ctx, m->state, 0, m->lim.slots * m->slot_bytes);
+        o->fill(o->ctx, m->kv, 0, m->lim.pages * model_kv_page_bytes(m));
+    }
     set_pages(eng, s);
     round_write(r, o);
 }
@@ -95,13 +98,57 @@ int engine_profile(struct engine *eng, const struct engine_shape *s, struct engi
     double marked;
     int st = check_shape(eng, s, e);
     if (st) return st;
-    plan(eng, s);
+    plan(eng, s, ret->as_it_is);
     st = run_work(eng, &(struct work){.issue = issue_round}, &ret->ms, NULL, e);
     ret->count = 0;
     if (!st && ret->apart)
         st = run_work(eng, &(struct work){.issue = issue_round, .marked = true}, &marked, ret, e);
     eng->failed |= st == ST_DEVICE;
     return st;
+}
+
+static void issue_blocks(struct engine *eng) {
+    eng->drafts.model.issue(eng->drafts.model.self);
+}
+
+int engine_profile_blocks(struct engine *eng, const struct engine_shape *s,
+                          struct engine_profile *ret, struct err *e) {
+    const struct drafter *d = &eng->drafts.model;
+    struct work w = {.issue = issue_blocks};
+    double marked;
+    int st = check_shape(eng, s, e);
+    if (!st && (!eng->drafts.has_model || !d->issue))
+        st = err_set(e, ST_UNSUPPORTED, "profile: wanted a drafter with blocks");
+    if (st) return st;
+    d->gather(d->self, s->streams, s->rows / s->streams, s->context);
+    st = run_work(eng, &w, &ret->ms, NULL, e);
+    ret->count = 0;
+    w.marked = true;
+    if (!st && ret->apart) st = run_work(eng, &w, &marked, ret, e);
+    eng->failed |= st == ST_DEVICE;
+    return st;
+}
+
+int engine_parts_begin(struct engine *eng, struct err *e) {
+    const struct ops *o = &eng->ops;
+    if (!o->marks) return err_set(e, ST_UNSUPPORTED, "parts of rounds: '%s' has none", o->device);
+    return o->marks(o->ctx, true, e);
+}
+
+int engine_parts_end(struct engine *eng, double ret_ms[ENGINE_PARTS], struct err *e) {
+    const struct ops *o = &eng->ops;
+    double ms[OPS_LABELS_MAX];
+    ops_mark(o, ENGINE_PART_HOST);
+    int st = o->sync(o->ctx, e);
+    o->marks_read(o->ctx, ms);
+    o->marks(o->ctx, false, NULL);
+    for (uint32_t i = 0; i < ENGINE_PARTS; i++) ret_ms[i] = ms[i];
+    eng->failed |= st == ST_DEVICE;
+    return st;
+}
+
+void engine_draft_always(struct engine *eng, uint32_t ids) {
+    eng->drafts.always = ids;
 }
 
 // Half of the keys and values over the other half.

@@ -10,14 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLES = 6 };
+enum { TABLES = 7 };
 
 static void list_tables(struct table ret[TABLES], struct round *r) {
     const struct table all[TABLES] = {
         {r->ids, r->rows * sizeof *r->ids, &r->dev_ids},
-        {r->slot, r->rows * sizeof *r->slot, &r->dev_slot},
+        {r->keys, r->rows * sizeof *r->keys, &r->dev_keys},
         {r->pos, r->rows * sizeof *r->pos, &r->dev_pos},
         {r->runs, r->runs_count * sizeof *r->runs, &r->dev_runs},
+        {r->key_runs, r->runs_count * sizeof *r->key_runs, &r->dev_key_runs},
         {r->picks, r->picks_count * sizeof *r->picks, &r->dev_picks},
         {r->draws, r->picks_count * sizeof *r->draws, &r->dev_draws},
     };
@@ -25,17 +26,19 @@ static void list_tables(struct table ret[TABLES], struct round *r) {
 }
 
 static uint64_t bytes_max(const struct round *r) {
-    return (uint64_t)r->rows_max * (sizeof *r->ids + sizeof *r->slot + sizeof *r->pos) +
-           r->runs_max * sizeof *r->runs +
+    return (uint64_t)r->rows_max * (sizeof *r->ids + sizeof *r->keys + sizeof *r->pos) +
+           (uint64_t)r->runs_max * (sizeof *r->runs + sizeof *r->key_runs) +
            (uint64_t)r->picks_max * (sizeof *r->picks + sizeof *r->draws) + TABLES * TABLE_ALIGN;
 }
 
 void round_init(struct round *r, uint32_t rows_max, uint32_t runs_max) {
     *r = (struct round){.rows_max = rows_max, .runs_max = runs_max, .picks_max = rows_max};
     r->ids = mem_calloc(rows_max, sizeof *r->ids);
-    r->slot = mem_calloc(rows_max, sizeof *r->slot);
+    r->keys = mem_calloc(rows_max, sizeof *r->keys);
+    r->run = mem_calloc(rows_max, sizeof *r->run);
     r->pos = mem_calloc(rows_max, sizeof *r->pos);
     r->runs = mem_calloc(runs_max, sizeof *r->runs);
+    r->key_runs = mem_calloc(runs_max, sizeof *r->key_runs);
     r->picks = mem_calloc(rows_max, sizeof *r->picks);
     r->draws = mem_calloc(rows_max, sizeof *r->draws);
     r->packed = mem_calloc(bytes_max(r), 1);
@@ -43,9 +46,11 @@ void round_init(struct round *r, uint32_t rows_max, uint32_t runs_max) {
 
 void round_fini(struct round *r) {
     free(r->ids);
-    free(r->slot);
+    free(r->keys);
+    free(r->run);
     free(r->pos);
     free(r->runs);
+    free(r->key_runs);
     free(r->picks);
     free(r->draws);
     free(r->packed);
@@ -60,23 +65,36 @@ void round_reset(struct round *r) {
     r->rows = r->runs_count = r->picks_count = r->record_rows = 0;
 }
 
+static uint32_t add(struct round *r, const struct run *run, uint32_t keys, const uint32_t *ids) {
+    assert(run->count && run->count <= r->rows_max - r->rows && r->runs_count < r->runs_max);
+    memcpy(r->ids + run->row, ids, run->count * sizeof *ids);
+    for (uint32_t i = 0; i < run->count; i++) {
+        r->keys[run->row + i] = keys;
+        r->run[run->row + i] = r->runs_count;
+        r->pos[run->row + i] = run->pos + i;
+    }
+    r->runs[r->runs_count] = r->key_runs[r->runs_count] = *run;
+    r->key_runs[r->runs_count++].slot = keys;
+    r->rows += run->count;
+    if (run->record) r->record_rows += run->count;
+    return run->row;
+}
+
 uint32_t round_add(struct round *r, uint32_t slot, uint32_t pos, const uint32_t *ids,
                    uint32_t count, bool record) {
-    assert(count && count <= r->rows_max - r->rows && r->runs_count < r->runs_max);
-    uint32_t first = r->rows;
-    r->runs[r->runs_count++] = (struct run){.slot = slot,
-                                            .row = first,
-                                            .pos = pos,
-                                            .count = count,
-                                            .record = record ? r->record_rows + 1 : 0};
-    memcpy(r->ids + first, ids, count * sizeof *ids);
-    for (uint32_t i = 0; i < count; i++) {
-        r->slot[first + i] = slot;
-        r->pos[first + i] = pos + i;
-    }
-    r->rows += count;
-    if (record) r->record_rows += count;
-    return first;
+    struct run run = {.slot = slot,
+                      .row = r->rows,
+                      .pos = pos,
+                      .count = count,
+                      .record = record ? r->record_rows + 1 : 0};
+    return add(r, &run, slot, ids);
+}
+
+uint32_t round_add_branch(struct round *r, uint32_t slot, uint32_t keys, uint32_t pos,
+                          const uint32_t *ids, uint32_t count) {
+    struct run run = {
+        .slot = slot, .row = r->rows, .pos = pos, .count = count, .record = r->record_rows + 1};
+    return add(r, &run, keys, ids);
 }
 
 void round_pick(struct round *r, uint32_t row) {
@@ -101,7 +119,13 @@ struct rows round_rows(const struct round *r) {
     return (struct rows){.count = r->rows,
                          .runs_count = r->runs_count,
                          .ids = r->dev_ids,
-                         .slot = r->dev_slot,
+                         .slot = r->dev_keys,
                          .pos = r->dev_pos,
                          .runs = r->dev_runs};
+}
+
+struct rows round_key_rows(const struct round *r) {
+    struct rows rows = round_rows(r);
+    rows.runs = r->dev_key_runs;
+    return rows;
 }

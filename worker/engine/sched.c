@@ -14,10 +14,11 @@ static uint32_t pick_decoding(struct sched_item *items, uint32_t count) {
 }
 
 uint32_t sched_pick(struct sched *s, struct sched_item *items, uint32_t count, uint32_t rows_max,
-                    uint32_t chunk) {
+                    uint32_t chunk, uint32_t beside) {
     uint32_t rows = pick_decoding(items, count), first = s->turn;
     bool short_of = false;
     assert(rows <= rows_max);
+    if (rows && rows_max - rows > beside) rows_max = rows + beside;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = (first + i) % count;
         struct sched_item *item = &items[slot];

@@ -313,11 +313,13 @@ void weights_carve(struct weights *w, const struct checkpoint *c, const struct o
 
 int weights_fill(struct weights *w, const struct checkpoint *c, const struct ops *ops,
                  const struct weights_load *load, struct err *e) {
+    if (load->on_load) load->on_load(load->arg, 0, w->bytes);
     visit_all(&(struct visit){
         .w = w, .c = c, .prefix = checkpoint_info(c)->text_prefix, .ops = ops, .load = load});
     ops->write(ops->ctx, w->rope_freq, load->rope_freq, load->rope_pairs * sizeof(float));
-    if (load->on_load) load->on_load(load->arg, w->bytes, w->bytes);
-    return ops->sync(ops->ctx, e);
+    int st = ops->sync(ops->ctx, e);
+    if (!st && load->on_load) load->on_load(load->arg, w->bytes, w->bytes);
+    return st;
 }
 
 // Columns first .. first + cols - 1 of a plain matrix, at `room`.

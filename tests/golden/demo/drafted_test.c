@@ -7,6 +7,7 @@
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/test.h"
 #include "worker/engine/costs.h"
+#include "worker/engine/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,12 +168,14 @@ static struct crowd *make_crowd(const char *model, enum mood mood) {
 struct source {
     const char *drafter; // "auto" or a folder of the family
     const char *kinds, *vocab;
-    enum engine_draft kind;
+    enum engine_draft kind; // "all": beside copies
 };
 
 struct tally {
     uint64_t drafted, accepted;
-    uint32_t unequal; // replies that are not the plain ones
+    uint64_t copied, copied_kept; // beside blocks
+    uint32_t branches;            // rounds of a stream that had one
+    uint32_t unequal;             // replies that are not the plain ones
     uint32_t
         otherwise; // replies that took other rounds, or drafted or kept otherwise, than the first time
     struct reply first[CROWD];
@@ -198,16 +201,20 @@ static bool same_reply(const struct reply *a, const struct reply *b) {
 }
 
 static void count_reply(struct tally *t, const struct crowd *c, uint32_t i, const struct reply *r,
-                        enum engine_draft kind) {
+                        const struct source *s) {
+    enum engine_draft kind = s->kind;
+    bool both = !strcmp(s->kinds, "all");
     for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++)
-        if (k != kind) CHECK_EQ_U64(r->drafted[k], 0);
+        if (k != kind && !(both && k == ENGINE_DRAFT_COPY)) CHECK_EQ_U64(r->drafted[k], 0);
+    t->copied += both ? r->drafted[ENGINE_DRAFT_COPY] : 0;
+    t->copied_kept += both ? r->accepted[ENGINE_DRAFT_COPY] : 0;
     t->drafted += r->drafted[kind];
     t->accepted += r->accepted[kind];
     t->unequal += !same_reply(r, &c->plain[i]);
     if (!t->first[i].ended) t->first[i] = *r;
     t->otherwise += r->token_rounds != t->first[i].token_rounds ||
-                    r->drafted[kind] != t->first[i].drafted[kind] ||
-                    r->accepted[kind] != t->first[i].accepted[kind];
+                    memcmp(r->drafted, t->first[i].drafted, sizeof r->drafted) ||
+                    memcmp(r->accepted, t->first[i].accepted, sizeof r->accepted);
 }
 
 static void run_alone(struct tally *t, const struct crowd *c, const struct source *s,
@@ -216,7 +223,7 @@ static void run_alone(struct tally *t, const struct crowd *c, const struct sourc
     struct engine *eng = open_source(c, s, chunk, 0);
     for (uint32_t i = 0; i < CROWD; i++) {
         drive_alone(eng, &c->requests[i], &got);
-        count_reply(t, c, i, &got, s->kind);
+        count_reply(t, c, i, &got, s);
     }
     engine_free(eng);
 }
@@ -230,8 +237,12 @@ static void run_together(struct tally *t, const struct crowd *c, const struct so
         drive_submit(&d, &c->requests[i]);
         drive_step(&d);
     }
-    drive_all(&d);
-    for (uint32_t i = 0; i < CROWD; i++) count_reply(t, c, i, &got[i], s->kind);
+    while (!engine_idle(eng)) {
+        drive_step(&d);
+        for (uint32_t i = 1; i < eng->round.runs_count; i++)
+            t->branches += eng->round.runs[i].slot == eng->round.runs[i - 1].slot;
+    }
+    for (uint32_t i = 0; i < CROWD; i++) count_reply(t, c, i, &got[i], s);
     engine_free(eng);
 }
 
@@ -255,7 +266,9 @@ static const struct source mtp = {"auto", "mtp", SPANS, ENGINE_DRAFT_MTP},
                            copies = {"auto", "copy", NULL, ENGINE_DRAFT_COPY},
                            dflash = {"demo-dflash", "dflash", NULL, ENGINE_DRAFT_DFLASH},
                            dflash2 = {"demo-dflash2", "dflash2", NULL, ENGINE_DRAFT_DFLASH2},
-                           weak = {"demo-dflash2-weak", "dflash2", NULL, ENGINE_DRAFT_DFLASH2};
+                           weak = {"demo-dflash2-weak", "dflash2", NULL, ENGINE_DRAFT_DFLASH2},
+                           beside = {"demo-dflash2", "all", NULL, ENGINE_DRAFT_DFLASH2},
+                           weak_beside = {"demo-dflash2-weak", "all", NULL, ENGINE_DRAFT_DFLASH2};
 
 TEST(replies_with_drafts_of_each_kind_are_those_without) {
     static struct tally sums[ENGINE_DRAFT_KINDS];
@@ -277,6 +290,32 @@ TEST(replies_with_drafts_of_each_kind_are_those_without) {
                   (unsigned long long)(sums[k].drafted - sums[k].accepted));
         CHECK(sums[k].accepted >= ENOUGH);
         CHECK(sums[k].drafted - sums[k].accepted >= ENOUGH);
+    }
+}
+
+// Copies beside blocks, most of them as branches.
+TEST(replies_with_branches_beside_blocks_are_those_without) {
+    static const struct source *const all[] = {&beside, &weak_beside};
+    static struct tally t;
+    for (uint32_t m = 0; m < 2; m++) {
+        struct crowd *c = make_crowd("demo", m ? MIXED : NARROW);
+        uint64_t copied = 0, kept = 0;
+        uint32_t branches = 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            memset(&t, 0, sizeof t);
+            run_alone(&t, c, all[i], 64);
+            run_together(&t, c, all[i], 17, 0);
+            CHECK_EQ(t.unequal, 0);
+            CHECK_EQ(t.otherwise, 0);
+            copied += t.copied;
+            kept += t.copied_kept;
+            branches += t.branches;
+        }
+        test_note("%s: %u branches in company, %llu of %llu copied ids kept, unequal 0",
+                  m ? "mixed" : "narrow", branches, (unsigned long long)kept,
+                  (unsigned long long)copied);
+        CHECK(branches > 0 && kept > 0 && copied > kept);
+        free(c);
     }
 }
 

@@ -239,8 +239,8 @@ static void plan_expert_sum(uint32_t rows_count, uint32_t v, const struct cuda_a
 
 static const struct draft_context contexts[VARIANTS] = {
     {.ring = 5, .heads = 1, .dim = 8},
-    {.ring = 4095, .heads = 2, .dim = 64},
-    {.pages_per_slot = 3, .heads = 8, .dim = 128},
+    {.ring = 4095, .heads = 2, .dim = 64, .dtype = DTYPE_BF16},
+    {.pages_per_slot = 3, .heads = 8, .dim = 128, .dtype = DTYPE_BF16},
     {.pages_per_slot = 4096, .heads = 4, .dim = DRAFT_HEAD_DIM_MAX}};
 
 static void plan_draft_attn(uint32_t rows_count, uint32_t v, const struct cuda_arch *arch,
@@ -378,6 +378,37 @@ TEST(plain_linear_layers_want_no_more_for_fewer_rows) {
                 before = l->scratch_bytes;
             }
         }
+}
+
+static struct launch_list exl3_of(const struct cuda_arch *arch, const uint32_t *shape,
+                                  enum exl3_codebook codebook, uint32_t rows_count) {
+    struct linear_args a = {.rows = rows_count, .parts_count = 3};
+    struct launch_list l = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        a.parts[i].w = (struct weight){.rows = i ? 128 * i : shape[0],
+                                       .cols = shape[1],
+                                       .exl3 = {.half_bits = 8, .codebook = codebook}};
+    linear_plan(&a, arch, &no_work, &l);
+    return l;
+}
+
+// The same of EXL3 ones, which it asks at powers of two from 64 rows on.
+TEST(exl3_layers_want_no_more_than_at_the_counts_that_are_asked) {
+    static const uint32_t shapes[][2] = {{128, 128},   {512, 512},    {8448, 128},  {5120, 17408},
+                                         {5120, 6144}, {17408, 5120}, {248320, 128}};
+    for (const struct cuda_arch *arch = cuda_archs; arch->sm; arch++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+            for (uint32_t c = EXL3_3INST; c <= EXL3_MUL1; c++)
+                for (uint32_t asked = 128; asked <= 2048; asked *= 2) {
+                    struct launch_list most =
+                        exl3_of(arch, shapes[s], (enum exl3_codebook)c, asked);
+                    plan_check(&most, arch, "linear, EXL3");
+                    for (uint32_t n = asked / 2 + 1; n < asked; n += asked / 64) {
+                        struct launch_list l = exl3_of(arch, shapes[s], (enum exl3_codebook)c, n);
+                        CHECK(l.scratch_bytes <= most.scratch_bytes);
+                        CHECK(l.counters <= most.counters);
+                    }
+                }
 }
 
 static uint32_t check_sums_aligned(uint32_t cols, uint32_t plain, uint32_t rows_count) {

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OUT_MAX = 1 << 16 };
+enum { OUT_MAX = 1 << 17 };
 
 // A table of the CPU backend and memory that it hands out.
 struct bed {
@@ -103,7 +103,7 @@ static void take(struct bed *b, struct result *r, devptr p, uint64_t count) {
 }
 
 /* Attention. Two blocks over a ring or over pages, and a context that the test knows by position. */
-enum { HEADS = 6, KV = 2, DIM_MAX = 40, ROWS = 9, POS_MAX = 150, SLOTS = 2, TABLE = 3 };
+enum { HEADS = 12, KV = 2, DIM_MAX = 128, ROWS = 9, POS_MAX = 150, SLOTS = 2, TABLE = 3 };
 
 struct attn_case {
     uint32_t dim, ring, window, first;
@@ -112,10 +112,11 @@ struct attn_case {
 };
 
 static const struct attn_case attn_cases[] = {
-    {40, 0, 0, 0, false, DTYPE_F32},    {40, 0, 0, 0, true, DTYPE_F32},
-    {16, 99, 100, 0, false, DTYPE_F32}, {8, 5, 6, 0, true, DTYPE_F32},
-    {8, 2, 3, 0, false, DTYPE_F32},     {16, 63, 64, 100, false, DTYPE_F32},
-    {32, 40, 41, 0, false, DTYPE_BF16},
+    {40, 0, 0, 0, false, DTYPE_F32},      {40, 0, 0, 0, true, DTYPE_F32},
+    {16, 99, 100, 0, false, DTYPE_F32},   {8, 5, 6, 0, true, DTYPE_F32},
+    {8, 2, 3, 0, false, DTYPE_F32},       {16, 63, 64, 100, false, DTYPE_F32},
+    {32, 40, 41, 0, false, DTYPE_BF16},   {64, 0, 0, 0, true, DTYPE_BF16},
+    {128, 99, 100, 0, false, DTYPE_BF16}, {128, 63, 64, 100, false, DTYPE_BF16},
 };
 static const struct draft_block blocks[] = {{1, 0, 140, 5, 0}, {0, 5, 3, 4, 0}};
 
@@ -132,6 +133,16 @@ static float context_value(const struct attn_case *c, uint32_t tensor, uint32_t 
                            uint32_t i) {
     float x = value(tensor, ((uint64_t)slot * POS_MAX + pos) * KV * DIM_MAX + i);
     return c->dtype == DTYPE_BF16 ? bf16_of(x) : x;
+}
+
+// On a GPU these go through the tensor cores (draft_attn_mma.cu), which take bf16.
+static bool rounds(const struct attn_case *c) {
+    return on_gpu() && c->dtype == DTYPE_BF16 && (c->dim == 64 || c->dim == 128);
+}
+
+static double block_value(const struct attn_case *c, uint32_t tensor, uint64_t i) {
+    float x = value(tensor, i);
+    return (double)(rounds(c) ? bf16_of(x) : x);
 }
 
 static struct draft_context make_context(struct bed *b, const struct attn_case *c) {
@@ -177,6 +188,10 @@ static void fill_context(struct bed *b, const struct attn_case *c, const struct 
     }
 }
 
+static float scale_of(const struct attn_case *c) {
+    return c->dim > 40 ? 0.2f : 0.7f;
+}
+
 static void run_attn(struct bed *b, const struct attn_case *c, struct result *r) {
     struct draft_context x = make_context(b, c);
     struct draft_block own[2];
@@ -196,7 +211,7 @@ static void run_attn(struct bed *b, const struct attn_case *c, struct result *r)
                                                 .heads = HEADS,
                                                 .window = c->window,
                                                 .causal = c->causal,
-                                                .scale = 0.7f});
+                                                .scale = scale_of(c)});
     take(b, r, out, (uint64_t)ROWS * HEADS * c->dim);
 }
 
@@ -207,8 +222,8 @@ struct softmax {
 static void add_key(const struct attn_case *c, struct softmax *s, uint32_t q_at, const double *k,
                     const double *v) {
     double dot = 0;
-    for (uint32_t d = 0; d < c->dim; d++) dot += (double)value(60, q_at + d) * k[d];
-    double p = exp(dot * (double)0.7f);
+    for (uint32_t d = 0; d < c->dim; d++) dot += block_value(c, 60, q_at + d) * k[d];
+    double p = exp(dot * (double)scale_of(c));
     s->sum += p;
     for (uint32_t d = 0; d < c->dim; d++) s->acc[d] += p * v[d];
 }
@@ -232,8 +247,8 @@ static void reference_attn(const struct attn_case *c, const struct draft_block *
         if (c->causal && j > r) continue;
         if (c->window && (j > r ? j - r : r - j) >= c->window) continue;
         for (uint32_t d = 0; d < c->dim; d++) {
-            k[d] = value(61, ((b->row + j) * KV + kv) * c->dim + d);
-            v[d] = value(62, ((b->row + j) * KV + kv) * c->dim + d);
+            k[d] = block_value(c, 61, ((b->row + j) * KV + kv) * c->dim + d);
+            v[d] = block_value(c, 62, ((b->row + j) * KV + kv) * c->dim + d);
         }
         add_key(c, &s, q_at, k, v);
     }
@@ -247,7 +262,8 @@ static void check_attn(const struct attn_case *c, const float *got) {
             for (uint32_t h = 0; h < HEADS; h++) {
                 reference_attn(c, &blocks[b], r, h, want);
                 for (uint32_t d = 0; d < c->dim; d++)
-                    CHECK_NEAR(got[((blocks[b].row + r) * HEADS + h) * c->dim + d], want[d], 2e-6);
+                    CHECK_NEAR(got[((blocks[b].row + r) * HEADS + h) * c->dim + d], want[d],
+                               rounds(c) ? 4e-3 : 2e-6); // p too
             }
 }
 
@@ -421,6 +437,57 @@ TEST(every_operation_follows_its_formula_with_the_same_bits_everywhere) {
 }
 
 /* The best ids: equals by id, NaN last, parts with columns that are nobody's. */
+// A matrix with its 4 bits, made of value().
+static struct q4 pack_q4(struct bed *b, uint32_t rows, uint32_t cols) {
+    struct q4 q = {.codes = room(b, q4_codes_bytes(rows, cols)),
+                   .factors = room(b, q4_factors_bytes(rows, cols)),
+                   .rows = rows,
+                   .cols = cols};
+    struct weight plain = {.data = fine(b, 29, (uint64_t)rows * cols), .rows = rows, .cols = cols};
+    b->ops.q4_pack(b->ops.ctx, &(struct q4_pack_args){plain, q});
+    return q;
+}
+
+static void multiply_q4(struct bed *b, const struct q4 *q, devptr x, uint32_t rows, float *ret) {
+    devptr mark = b->at, y = room(b, (uint64_t)rows * q->rows * sizeof(float));
+    b->ops.q4_linear(b->ops.ctx,
+                     &(struct q4_linear_args){
+                         .x = x, .rows = rows, .parts_count = 1, .parts = {{*q, y, false}}});
+    b->ops.read(b->ops.ctx, ret, y, (uint64_t)rows * q->rows * sizeof(float));
+    b->at = mark;
+}
+
+// How many rows go together, and how many outputs, is for speed: kernels differ by both.
+TEST(products_of_4_bits_have_the_same_bits_whatever_goes_with_them) {
+    enum { WIDE_ROWS = 16448, SOME_ROWS = 4160, FEW_ROWS = 64, COLS = 64, LONG = 1216, T = 40 };
+    static const uint32_t counts[] = {1, 8, 12, 16, 40},
+                          widths[] = {FEW_ROWS, SOME_ROWS, WIDE_ROWS};
+    static float one[FEW_ROWS], all[T * WIDE_ROWS];
+    struct bed b;
+    bed_open(&b, NULL, 2);
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t cols = k ? LONG : COLS;
+        b.at = b.memory;
+        struct q4 whole = pack_q4(&b, k ? FEW_ROWS : WIDE_ROWS, cols);
+        devptr x = fine(&b, 30, (uint64_t)T * cols);
+        for (size_t w = 0; w < (k ? 1 : 3); w++)
+            for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                struct q4 some = whole, few = whole;
+                some.rows = widths[w];
+                few.rows = FEW_ROWS;
+                multiply_q4(&b, &some, x, counts[c], all);
+                for (uint32_t t = 0; t < counts[c]; t++) {
+                    uint32_t n = (widths[w] - FEW_ROWS) / FEW_ROWS * t / T * FEW_ROWS;
+                    few.codes = whole.codes + q4_codes_bytes(n, cols);
+                    few.factors = whole.factors + q4_factors_bytes(n, cols);
+                    multiply_q4(&b, &few, x + t * cols * sizeof(float), 1, one);
+                    CHECK_EQ(memcmp(one, all + t * widths[w] + n, sizeof one), 0);
+                }
+            }
+    }
+    bed_close(&b);
+}
+
 TEST(the_best_ids_come_by_value_and_then_by_id) {
     struct bed b;
     const float nan = NAN;

@@ -46,6 +46,23 @@ TEST(every_twin_is_right_at_awkward_shapes) {
     ops_close(&o);
 }
 
+// The few rows are enough here: all forms have the same bits, and a GPU is asked for the others (tests/gpu/).
+TEST(products_of_exl3_are_as_exact_as_they_must_be) {
+    struct ops o;
+    double worst[2] = {0};
+    ops_ref_open(&o);
+    for (uint32_t i = 0; i < op_cases_products_count; i++) {
+        const struct op_case *c = &op_cases_products[i];
+        bool fifty = c->size[5] & EXL3_FIFTY;
+        if (c->size[0] > 2) continue;
+        double error = op_cases_error(&o, c);
+        CHECK(error <= (fifty ? OP_CASES_ERROR_FIFTY_MAX : OP_CASES_ERROR_MAX));
+        worst[fifty] = fmax(worst[fifty], error);
+    }
+    test_note("rms error %.2e, with one channel 50x %.2e", worst[0], worst[1]);
+    ops_close(&o);
+}
+
 TEST(groupings_of_rows_change_no_bit_of_a_twin) {
     struct ops o;
     ops_ref_open(&o);

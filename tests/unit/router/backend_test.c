@@ -371,9 +371,12 @@ TEST(an_exit_code_that_no_restart_can_mend_is_for_good) {
         const char *reason, *fault;
         uint32_t lost;
     } cases[] = {
-        {"--exit=3", "exit code 3", "the checkpoint cannot be loaded", 1},
-        {"--exit=4", "exit code 4", "it does not belong to this router", 1},
-        {"--no-such-flag", "exit code 2", "its settings are refused", 0}, // no incarnation
+        {"--exit=3", "the checkpoint cannot be loaded (exit code 3)",
+         "the checkpoint cannot be loaded", 1},
+        {"--exit=4", "it does not belong to this router (exit code 4)",
+         "it does not belong to this router", 1},
+        {"--no-such-flag", "its settings are refused (exit code 2)", "its settings are refused",
+         0}, // no incarnation
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bed_set_up(&(struct bed_setup){

@@ -164,6 +164,6 @@ void conn_call_end(struct conn *conn, struct http_call *c) {}
 const struct apierr *conn_early(const struct conn *conn) {
     return NULL;
 }
-const struct apierr *conn_refusal(const struct conn *conn) {
+const struct apierr *conn_refusal(const struct conn *conn, const struct http_call *call) {
     return NULL;
 }

@@ -6,6 +6,7 @@
 #include "router/listen.h"
 #include "tests/lib/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -116,6 +117,39 @@ TEST(streams_of_bytes_are_taken_or_refused_at_the_same_byte_however_they_are_cut
                           streams[i].bytes, piece, st, good, wanted, e.message);
             if (st) CHECK_HAS(e.message, streams[i].says);
         }
+    }
+}
+
+// h2o would answer it in plain text. What is announced within the slack is read, and refused by http.c.
+TEST(a_length_far_over_the_limit_is_413_with_its_digits_named) {
+    static const char first[] = GET;
+    static const struct {
+        const char *fields, *digits; // NULL: fine
+        bool named;
+    } cases[] = {{"Content-Length: 263144", NULL, false},
+                 {"Content-Length: 263145", "263145", true},
+                 {"Content-Length:\t999999999999999999 \r\nX: 5", "999999999999999999", true},
+                 {"Content-Length: 263145\r\nContent-Length: 263145", "263145", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char bytes[300];
+        struct h1scan s = {0};
+        struct apierr e = {0};
+        size_t good;
+        int len = snprintf(bytes, sizeof bytes, "%sPOST / HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n{}",
+                           first, cases[i].fields);
+        int st = h1scan_take(&s, bytes, (size_t)len, (size_t)len, &limits, &good, &e);
+        CHECK_EQ(!st, !cases[i].digits);
+        if (!st) continue;
+        CHECK_EQ(apierr_status(e.code), 413);
+        CHECK_HAS(e.message, "at most 1000 bytes, got ");
+        CHECK_HAS(e.message, cases[i].digits);
+        CHECK_EQ(s.head_refused, true);
+        CHECK_EQ(s.body_refused, cases[i].named);
+        CHECK_EQ(good, len - 3); // all but the head's last byte and the body
+        CHECK_EQ(s.seen, len - 2 - strlen(first));
+        if (!cases[i].named) continue;
+        CHECK_EQ(s.length_len, strlen(cases[i].digits));
+        CHECK_MEM(bytes + strlen(first) + s.length_at, cases[i].digits, s.length_len);
     }
 }
 

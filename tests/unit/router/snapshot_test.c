@@ -1,9 +1,11 @@
 /* Three buffers between two threads: a reader sees whole snapshots, the newest published, and never waits. */
+#include "router/backend.h"
 #include "router/snapshot.h"
 #include "tests/lib/test.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 TEST(a_reader_sees_what_was_published_last_and_keeps_it) {
     struct snapshots *s = snapshots_new();
@@ -57,4 +59,30 @@ TEST(no_snapshot_is_torn_and_none_is_older_than_the_one_before) {
     CHECK(!older);
     CHECK_EQ(last, 20000);
     snapshots_free(s);
+}
+
+static void add(struct snapshot *s, enum backend_state state, const char *fault) {
+    struct snapshot_worker *w = &s->workers[s->worker_count];
+    w->rank = s->worker_count++;
+    w->state = (int)state;
+    snprintf(w->fault, sizeof w->fault, "%s", fault);
+}
+
+// Each fault once, with all of its workers; one that is back, or that never failed, has none.
+TEST(every_worker_that_is_away_is_named_beside_its_fault) {
+    static struct snapshot s;
+    char text[SNAPSHOT_FAULTS_BYTES], small[20];
+    snapshot_fault(&s, text, sizeof text);
+    CHECK_STR(text, "");
+    add(&s, BACKEND_BACKOFF, "killed by signal 9");
+    snapshot_fault(&s, text, sizeof text);
+    CHECK_STR(text, "worker 0: killed by signal 9");
+    add(&s, BACKEND_FAILED, "its device has failed");
+    add(&s, BACKEND_LOADING, "killed by signal 9");
+    add(&s, BACKEND_FAILED, "");
+    add(&s, BACKEND_BACKOFF, "killed by signal 9");
+    snapshot_fault(&s, text, sizeof text);
+    CHECK_STR(text, "workers 0, 4: killed by signal 9; worker 1: its device has failed");
+    snapshot_fault(&s, small, sizeof small);
+    CHECK_STR(small, "workers 0, 4: kille");
 }

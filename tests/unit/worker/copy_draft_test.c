@@ -137,6 +137,31 @@ TEST(four_copies_of_which_nothing_was_kept_make_sixteen_rounds_of_silence) {
     arena_fini(&b.arena);
 }
 
+TEST(branches_that_miss_make_silence_of_branches_alone_and_leave_the_width_as_it_was) {
+    static struct bed b;
+    uint32_t got[64];
+    begin(&b);
+    fresh(&b, 200);
+    again(&b, 10, 12);
+    CHECK_EQ(propose(&b, 8, 64, got), 15);
+    copy_draft_result(&b.c, 15, 15);
+    copy_draft_branch_result(&b.c, 4, 4);
+    CHECK_EQ(propose(&b, 8, 64, got), 31);
+    copy_draft_branch_result(&b.c, 4, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(propose(&b, 8, 64, got), 31);
+        copy_draft_branch_result(&b.c, 0, 0); // the block said the same: there was none
+        copy_draft_branch_result(&b.c, 4, 0);
+    }
+    for (uint32_t i = 0; i < 16; i++) {
+        CHECK_EQ(propose(&b, 8, 64, got), 31);
+        CHECK(b.c.branch_quiet);
+    }
+    CHECK_EQ(propose(&b, 8, 64, got), 31);
+    CHECK(!b.c.branch_quiet);
+    arena_fini(&b.arena);
+}
+
 TEST(the_index_may_be_asked_now_and_then_or_every_time) {
     static struct bed b, other;
     uint32_t got[16], late[16];

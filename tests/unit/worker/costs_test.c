@@ -2,8 +2,10 @@
 #include "common/err.h"
 #include "tests/lib/test.h"
 #include "worker/engine/costs.h"
+#include "worker/engine/costs_tables.h"
 #include "worker/engine/draft_width.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,7 @@ TEST(a_broken_table_is_refused_by_name) {
         {HEAD ",\"rows_ms\":[0,3,3,4]}", "above 0", ST_CORRUPT},
         {HEAD ",\"rows_ms\":[1,2,3,4],\"extra\":1}", "\"extra\"", ST_CORRUPT},
         {HEAD ",\"rows_ms\":[1,2,3,4],\"draft_ms\":[]}", "draft_ms", ST_CORRUPT},
+        {HEAD ",\"rows_ms\":[1,2,3,4],\"about\":7}", "about", ST_CORRUPT},
         {HEAD ",\"rows_ms\":[1,2,3,4],\"draft_ms\":{\"eagle\":[1]}}", "\"eagle\"", ST_CORRUPT},
         {HEAD ",\"rows_ms\":[1,2,3,4],\"draft_ms\":{\"mtp\":[]}}", "mtp", ST_CORRUPT},
         {"{\"railyard_costs\":2,\"device\":\"cpu\",\"shape\":\"qwen3_5 8x256x4096\",\"rows_ms\":[1,"
@@ -78,6 +81,24 @@ TEST(a_broken_table_is_refused_by_name) {
     struct costs c;
     struct err e = {0};
     CHECK_EQ(costs_read(&c, "/nonexistent/costs", "cpu", "x", 4, &e), ST_NOT_FOUND);
+}
+
+// Every table that the program carries is whole, says where it is from, and is found by its device and shape alone.
+TEST(the_tables_that_the_program_carries_are_found) {
+    uint32_t n = 0;
+    for (const struct costs_table *t = costs_tables; t->name; t++, n++) {
+        struct costs c = {0};
+        json_t *root = json_loads(t->text, 0, NULL);
+        const char *device = json_string_value(json_object_get(root, "device")),
+                   *shape = json_string_value(json_object_get(root, "shape"));
+        CHECK(json_is_string(json_object_get(root, "about")));
+        CHECK_STR(costs_find(&c, device, shape, ENGINE_WINDOW_ROWS_MAX), t->name);
+        CHECK(c.rows_ms[1] > 0 && c.rows_ms[ENGINE_WINDOW_ROWS_MAX] >= c.rows_ms[1]);
+        CHECK(costs_find(&c, device, "another shape", 4) == NULL);
+        CHECK(costs_find(&c, "another device", shape, 4) == NULL);
+        json_decref(root);
+    }
+    CHECK(n >= 3);
 }
 
 TEST(a_table_that_was_written_is_read_as_it_was) {
@@ -137,6 +158,29 @@ TEST(drafts_that_are_never_kept_are_tried_less_and_less_often) {
         draft_width_learn(&w, n, n);
     }
     CHECK(draft_width_pick(&w, &c, 15) > 8);
+}
+
+// A branch costs a row more than it has ids, and comes beside drafts that may land themselves.
+TEST(a_branch_is_made_where_its_rows_are_cheap_and_not_where_it_misses) {
+    struct draft_width block, branch;
+    struct costs cheap = flat(0.01, 0.1), dear = flat(0.5, 0.1);
+    CHECK_EQ(costs_branch(&cheap, ENGINE_DRAFT_DFLASH2, 7, 0),
+             costs_round(&cheap, ENGINE_DRAFT_DFLASH2, 7));
+    CHECK_EQ(costs_branch(&cheap, ENGINE_DRAFT_DFLASH2, 7, 4), cheap.rows_ms[13] + 0.1);
+    draft_width_init(&block, ENGINE_DRAFT_DFLASH2);
+    draft_width_init_branch(&branch);
+    struct draft_beside beside = {&block, 7};
+    CHECK_EQ(draft_width_pick_beside(&branch, &cheap, &beside, 0), 0);
+    CHECK_EQ(draft_width_pick_beside(&branch, &cheap, &beside, 4), 4);
+    CHECK_EQ(draft_width_pick_beside(&branch, &dear, &beside, 4), 0);
+    for (uint32_t i = 0; i < 40; i++) draft_width_learn(&branch, 4, 0);
+    uint32_t tried = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        uint32_t n = draft_width_pick_beside(&branch, &cheap, &beside, 4);
+        tried += n > 0;
+        if (n) draft_width_learn(&branch, n, 0);
+    }
+    CHECK(tried >= 1 && tried < 6);
 }
 
 TEST(now_and_then_one_more_than_the_best_is_tried) {

@@ -2,10 +2,14 @@
  * the hash of its logits, which needs them on the host, and once without. */
 #include "common/err.h"
 #include "kernels/ops.h"
+#include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/ops_ref.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
+#include "worker/engine/engine_impl.h"
+
+#include <unistd.h>
 
 enum { PROMPT = 40, TOKENS = 24, DRAWN = 4, BEST = 7, REQUESTS = 10 };
 
@@ -137,6 +141,59 @@ TEST(the_best_ids_are_those_in_use) {
         for (uint32_t i = 0; i < dev.count; i++)
             CHECK(dev.ids[i] >= 15 && (dev.ids[i] - 3) % 12 < 9 && dev.ids[i] < 3 + 12 * n + 9);
     }
+    engine_free(eng);
+}
+
+// Few ids in use: text that repeats itself, so that copies go as branches beside a double's blocks. Rows of both are drawn from
+// where the logits are, and those that stand are the same.
+TEST(a_branch_that_the_device_draws_from_gives_the_tokens_of_the_host) {
+    enum { LONG = 150 };
+    static const struct sample_params mine[] = {{.temperature = 1, .top_p = 1},
+                                                {.temperature = 1.5, .top_p = 1, .top_k = 2}};
+    static const struct engine_range used = {20, 2};
+    static struct draft_double d;
+    static struct reply host, dev;
+    const char *dir = tiny_model("");
+    struct drafter own = double_drafter(&d, DOUBLE_LIES, 300);
+    struct engine_config config = {.model_dir = dir,
+                                   .backend = "cpu",
+                                   .on_ops = use_twins,
+                                   .threads = 1,
+                                   .streams_max = 1,
+                                   .context_max = 256,
+                                   .drafter = "auto",
+                                   .own_drafter = &own,
+                                   .draft_rows = 24,
+                                   .costs = double_free_costs(dir)};
+    struct engine *eng = drive_open(&config);
+    struct err e = {0};
+    CHECK_OK(engine_set_vocab(eng, &used, 1, NULL, 0, &e), e);
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        uint32_t ids[PROMPT], branches = 0;
+        struct engine_request r = request_of(eng, ids, kind);
+        r.max_tokens = LONG;
+        r.sampling = mine[kind];
+        r.sampling.repetition = 1;
+        drive_alone(eng, &r, &host);
+        r.logits_hash = false;
+        r.draft = true;
+        dev = (struct reply){0};
+        device.calls = device.tops = 0;
+        struct drive drive = {.eng = eng, .replies = &dev, .replies_count = 1};
+        drive_submit(&drive, &r);
+        while (!engine_idle(eng)) {
+            drive_step(&drive);
+            branches += eng->round.runs_count == 2;
+        }
+        CHECK(device.calls + device.tops > 0);
+        CHECK_EQ(dev.count, LONG);
+        CHECK_MEM(dev.ids, host.ids, LONG * sizeof *host.ids);
+        test_note("%u branches, %llu of %llu copied ids kept", branches,
+                  (unsigned long long)dev.accepted[ENGINE_DRAFT_COPY],
+                  (unsigned long long)dev.drafted[ENGINE_DRAFT_COPY]);
+        CHECK(branches > 3 && dev.accepted[ENGINE_DRAFT_COPY] > 3);
+    }
+    unlink(config.costs);
     engine_free(eng);
 }
 

@@ -9,7 +9,7 @@
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
-#include "worker/engine/costs.h"
+#include "worker/engine/engine_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,14 @@ enum { FEW = true, TOKENS = 40, ENOUGH = 100 };
 #else
 enum { FEW = false, TOKENS = 120, ENOUGH = 1000 }; // kept and wound back, of each kind
 #endif
-enum { CROWD = 8, PROMPT_MAX = 130, CONTEXT = 512, COPIES = DOUBLE_KINDS, SOURCES };
+enum {
+    CROWD = 8,
+    PROMPT_MAX = 130,
+    CONTEXT = 512,
+    COPIES = DOUBLE_KINDS,
+    SOURCES,
+    BOTH = SOURCES, // and more: copies beside the double of this number less
+};
 
 static const uint32_t lengths[CROWD] = {1, PROMPT_MAX, 17, 64, 101, 3, 90, 16};
 
@@ -119,31 +126,12 @@ static struct crowd *crowd_of(const char *dir) {
     return make_crowd(dir, false);
 }
 
-// Rows at next to no cost: every draft pays, so that none is held back.
-static const char *free_rows(const char *dir) {
-    static char path[64];
-    struct costs c;
-    char shape[COSTS_SHAPE_BYTES];
-    struct engine_config config = config_of(dir, 64);
-    struct engine *eng = drive_open(&config);
-    struct err e = {0};
-    costs_builtin(&c);
-    for (uint32_t i = 1; i < ENGINE_WINDOW_ROWS_MAX; i++) {
-        c.rows_ms[i] = c.rows_ms[i + 1] = 1;
-        for (uint32_t k = 0; k < ENGINE_DRAFT_KINDS; k++) c.draft_ms[k][i] = 0.0001;
-    }
-    costs_shape(shape, engine_info(eng));
-    snprintf(path, sizeof path, "/tmp/draft_test.%ld.json", (long)getpid());
-    CHECK_OK(costs_write(&c, path, engine_info(eng)->device, shape, ENGINE_WINDOW_ROWS_MAX, &e), e);
-    engine_free(eng);
-    return path;
-}
-
 struct bed { // an engine with one source of drafts
     struct engine *eng;
     struct draft_double d;
     uint64_t drafted, accepted;
     uint32_t unequal;
+    uint32_t branches, branches_kept; // rounds of a stream that had one
 };
 
 static void open_bed(struct bed *b, const char *dir, const struct crowd *c, uint32_t source,
@@ -152,18 +140,18 @@ static void open_bed(struct bed *b, const char *dir, const struct crowd *c, uint
     struct drafter own;
     *b = (struct bed){0};
     config.drafter = "auto";
-    config.draft_kinds = source == COPIES ? "copy" : "dflash2";
+    config.draft_kinds = source >= BOTH ? "all" : source == COPIES ? "copy" : "dflash2";
     config.draft_rows = rows;
     config.costs = costs;
     config.fault = fault;
     if (source != COPIES) {
         struct engine_config plain = config_of(dir, chunk);
         struct engine *eng = drive_open(&plain);
-        own = double_drafter(&b->d, source, engine_info(eng)->vocab_size);
+        own = double_drafter(&b->d, source % BOTH, engine_info(eng)->vocab_size);
         engine_free(eng);
         config.own_drafter = &own;
     }
-    for (uint32_t i = 0; i < CROWD && source != COPIES; i++)
+    for (uint32_t i = 0; i < CROWD && source != COPIES && c->requests[i].prompt; i++)
         double_learn(&b->d, &c->requests[i], &c->plain[i]);
     b->eng = drive_open(&config);
 }
@@ -194,16 +182,29 @@ static void run_alone(struct bed *b, const struct crowd *c, uint32_t *ret_rounds
     }
 }
 
+static void step(struct bed *b, struct drive *d) {
+    const struct round *r = &b->eng->round;
+    drive_step(d);
+    for (uint32_t i = 1; i < r->runs_count; i++) {
+        const struct run *run = &r->runs[i];
+        const struct stream *s = &b->eng->streams[run->slot];
+        if (r->runs[i - 1].slot != run->slot) continue;
+        b->branches++;
+        // Its first id was drawn, and one behind it.
+        b->branches_kept += s->count > run->pos + 2 && s->ids[run->pos + 1] == r->ids[run->row + 1];
+    }
+}
+
 // All at once, one joining every second round.
 static void run_together(struct bed *b, const struct crowd *c, uint32_t *ret_rounds) {
     static struct reply got[CROWD];
     struct drive d = {.eng = b->eng, .replies = got, .replies_count = CROWD};
     for (uint32_t i = 0; i < CROWD; i++) {
         drive_submit(&d, &c->requests[i]);
-        drive_step(&d);
-        if (i % 2) drive_step(&d);
+        step(b, &d);
+        if (i % 2) step(b, &d);
     }
-    drive_all(&d);
+    while (!engine_idle(b->eng)) step(b, &d);
     for (uint32_t i = 0; i < CROWD; i++) {
         count_reply(b, &c->plain[i], &got[i]);
         if (ret_rounds) ret_rounds[i] = got[i].token_rounds;
@@ -246,7 +247,7 @@ TEST(a_drafted_reply_is_the_plain_one_whoever_drafts_and_whatever_comes_true) {
         const char *name, *args;
     } kinds[] = {{"dense", ""}, {"EXL3 with experts", TINY_EXL3_MOE}};
     for (uint32_t m = 0; m < (FEW ? 1 : 2); m++) {
-        const char *dir = tiny_model(kinds[m].args), *costs = free_rows(dir);
+        const char *dir = tiny_model(kinds[m].args), *costs = double_free_costs(dir);
         struct crowd *c = crowd_of(dir), *narrow = make_crowd(dir, true);
         for (uint32_t s = 0; s < SOURCES; s++)
             if (!m || s == DOUBLE_HALF || s == COPIES)
@@ -257,11 +258,86 @@ TEST(a_drafted_reply_is_the_plain_one_whoever_drafts_and_whatever_comes_true) {
     }
 }
 
+// Short copies beside blocks that begin otherwise: either may come true, and the reply is the plain one.
+TEST(a_branch_beside_a_block_changes_no_reply) {
+    static const uint32_t doubles[] = {DOUBLE_LIES, DOUBLE_RANDOM, DOUBLE_SHORT};
+    static struct bed b;
+    const char *dir = tiny_model(TINY_EXL3), *costs = double_free_costs(dir);
+    struct crowd *c = make_crowd(dir, true);
+    for (uint32_t k = 0; k < 3; k++) {
+        uint32_t alone[CROWD], beside[CROWD];
+        open_bed(&b, dir, c, BOTH + doubles[k], k ? 17 : 64, 24, costs, 0);
+        run_alone(&b, c, alone);
+        run_together(&b, c, beside);
+        test_note("%s: %u branches, %u kept", double_name(doubles[k]), b.branches, b.branches_kept);
+        CHECK_EQ(b.unequal, 0);
+        CHECK_MEM(alone, beside, sizeof alone);
+        CHECK(b.branches >= 5 && b.branches_kept > 0);
+        close_bed(&b);
+    }
+    open_bed(&b, dir, c, BOTH + DOUBLE_LIES, 64, 24, costs, ENGINE_FAULT_LOST_BRANCH);
+    run_together(&b, c, NULL);
+    CHECK(b.unequal > 0);
+    close_bed(&b);
+    unlink(costs);
+    free(c);
+}
+
+struct matched { // what a round made of a match
+    uint64_t copied, block;
+    bool branch;
+};
+
+// A prompt whose end and first drawn id stood in it before, so that `length` ids match.
+static struct matched round_of_match(uint32_t length, const char *costs) {
+    enum { DRAWN = 7, FIRST = 20, PLACE = 50, COUNT = 110 };
+    static struct bed b;
+    static struct crowd none;
+    static struct reply got;
+    uint32_t ids[COUNT], bias_id = DRAWN;
+    float bias = 90;
+    for (uint32_t i = 0; i < COUNT; i++) ids[i] = FIRST + i; // all different
+    memcpy(ids + COUNT - (length - 1), ids + PLACE - (length - 1), (length - 1) * sizeof *ids);
+    ids[PLACE] = DRAWN;
+    open_bed(&b, tiny_model(""), &none, BOTH + DOUBLE_LIES, 64, 24, costs, 0);
+    struct drive d = {.eng = b.eng, .replies = &got, .replies_count = 1};
+    struct engine_request r = drive_request(ids, 0, 1, 400, 40);
+    r.prompt = ids;
+    r.prompt_count = COUNT;
+    r.draft = true;
+    r.sampling.bias_ids = &bias_id;
+    r.sampling.bias = &bias;
+    r.sampling.bias_count = 1;
+    uint64_t handle = drive_submit(&d, &r), drafted[ENGINE_DRAFT_KINDS], kept[ENGINE_DRAFT_KINDS];
+    while (!got.count) drive_step(&d);
+    drive_step(&d);
+    engine_drafts(b.eng, handle, drafted, kept);
+    struct matched m = {.copied = drafted[ENGINE_DRAFT_COPY],
+                        .block = drafted[ENGINE_DRAFT_DFLASH2],
+                        .branch = b.eng->round.runs_count == 2};
+    if (m.branch) CHECK_MEM(b.eng->round.ids + b.eng->round.runs[1].row + 1, ids + PLACE + 1, 16);
+    engine_cancel(b.eng, handle);
+    close_bed(&b);
+    return m;
+}
+
+// Of equal ids 20 push the block away, 8 to 19 go beside it, fewer do nothing.
+TEST(nineteen_equal_ids_make_a_branch_beside_the_block_and_twenty_replace_it) {
+    const char *costs = double_free_costs(tiny_model(""));
+    for (uint32_t n = 5; n <= 22; n++) {
+        struct matched m = round_of_match(n, costs);
+        CHECK_EQ(m.branch, n >= 8 && n < 20);
+        CHECK_EQ(m.block > 0, n < 20);
+        CHECK_EQ_U64(m.copied, n < 8 ? 0 : n < 20 ? COPY_BRANCH_MAX : 15);
+    }
+    unlink(costs);
+}
+
 TEST(planted_faults_turn_the_comparison_red) {
     static const uint32_t faults[] = {ENGINE_FAULT_SHORT_CONV, ENGINE_FAULT_SHORT_S,
                                       ENGINE_FAULT_WINDOW_ROPE};
     static struct bed b;
-    const char *dir = tiny_model(""), *costs = free_rows(dir);
+    const char *dir = tiny_model(""), *costs = double_free_costs(dir);
     struct crowd *c = crowd_of(dir);
     for (uint32_t f = 0; f < 3; f++) {
         open_bed(&b, dir, c, DOUBLE_HALF, 64, 16, costs, faults[f]);
@@ -410,7 +486,7 @@ TEST(drafts_end_with_the_reply) {
     static struct reply got;
     const char *dir = tiny_model("");
     struct crowd *c = crowd_of(dir);
-    const char *costs = free_rows(dir);
+    const char *costs = double_free_costs(dir);
     open_bed(&b, dir, c, DOUBLE_AGREES, 64, 16, costs, 0);
     for (uint32_t n = 1; n < 20; n++) {
         struct engine_request r = c->requests[0];

@@ -9,6 +9,7 @@
 #include "tests/lib/test.h"
 #include "tests/lib/tiny_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,6 +115,11 @@ static void check_crowd(const char *dir, const struct crowd *c, uint32_t threads
     engine_free(eng);
 }
 
+static bool on_gpu(void) {
+    const char *backend = getenv("RAILYARD_BACKEND");
+    return backend && !strcmp(backend, "cuda");
+}
+
 TEST(a_reply_is_the_same_alone_and_beside_others_for_any_chunk_and_any_threads) {
     static const uint32_t chunks[] = {1, 16, 17, 64, 128, 256, WHOLE};
     uint64_t shared = 0;
@@ -123,7 +129,7 @@ TEST(a_reply_is_the_same_alone_and_beside_others_for_any_chunk_and_any_threads) 
         for (uint32_t k = UNDER_TSAN; k < sizeof chunks / sizeof *chunks; k += 1 + UNDER_TSAN)
             check_crowd(dir, c, UNDER_TSAN ? 2 + k % 3 / 2 : 1 + (k + (uint32_t)m) % 3, chunks[k],
                         &shared);
-        for (uint32_t threads = 1; threads <= 3 && !FEW; threads++)
+        for (uint32_t threads = 1; threads <= 3 && !FEW && !on_gpu(); threads++)
             check_crowd(dir, c, threads, 64, &shared);
         free(c);
     }
@@ -142,20 +148,34 @@ TEST(the_demo_answers_the_same_alone_and_beside_others) {
     free(c);
 }
 
+// The trained models: dense, EXL3, experts, and experts as EXL3. The plain experts are made of those.
+enum { DEMO, DEMO_EXL3, DEMO_MOE, DEMO_MOE_EXL3, DEMOS };
+static const char *trained(int which) {
+    static const char *const folders[DEMOS] = {"demo", "demo-exl3", "demo-moe", "demo-moe-exl3"};
+    static char paths[DEMOS][TINY_MODEL_PATH_BYTES];
+    if (paths[which][0]) return paths[which];
+    if (which != DEMO_MOE) {
+        CHECK(demo_model_of(folders[which], paths[which]));
+        return paths[which];
+    }
+    char cmd[3 * TINY_MODEL_PATH_BYTES];
+    const char *python = getenv("RAILYARD_PYTHON");
+    snprintf(cmd, sizeof cmd, "'%s' '%s/tests/tools/make_plain.py' '%s' '%s/demo-moe'",
+             python ? python : "/usr/bin/python3", test_source_dir(), trained(DEMO_MOE_EXL3),
+             test_temp_dir());
+    if (system(cmd)) test_fail(__FILE__, __LINE__, "failed: %s", cmd);
+    snprintf(paths[which], sizeof paths[which], "%s/demo-moe", test_temp_dir());
+    return paths[which];
+}
+
 // Kernels of a GPU change their shape with the rows of a round: the trained models there, at every border.
 TEST(the_demos_answer_the_same_whatever_the_rows_of_a_round_on_a_gpu) {
-    static const char *const folders[] = {"demo", "demo-exl3", "demo-moe-exl3"};
     static const uint32_t chunks[] = {1, 2, 3, 8, 16, 17, 64, 128, 256};
-    char path[TINY_MODEL_PATH_BYTES];
     uint64_t shared = 0;
-    const char *backend = getenv("RAILYARD_BACKEND");
-    if (!backend || strcmp(backend, "cuda") != 0) return;
-    for (size_t m = 0; m < sizeof folders / sizeof *folders; m++) {
-        const char *dir = demo_model_of(folders[m], path);
-        CHECK(dir);
-        struct crowd *c = crowd_of(dir);
+    for (int m = 0; m < DEMOS && on_gpu(); m++) {
+        struct crowd *c = crowd_of(trained(m));
         for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++)
-            check_crowd(dir, c, 2, chunks[k], &shared);
+            check_crowd(trained(m), c, 2, chunks[k], &shared);
         free(c);
     }
     test_note("trained models on a GPU: %llu shared rounds", (unsigned long long)shared);
@@ -181,6 +201,7 @@ static void check_ulp_is_seen(const char *dir) {
 
 TEST(a_planted_ulp_in_a_shared_round_turns_the_comparison_red) {
     for (int m = 0; m < PLANTED; m++) check_ulp_is_seen(tiny_model(models[m]));
+    for (int m = 0; m < DEMOS && on_gpu(); m++) check_ulp_is_seen(trained(m));
 }
 
 static void check_stale_conv_is_seen(const char *dir) {
@@ -200,6 +221,7 @@ static void check_stale_conv_is_seen(const char *dir) {
 
 TEST(a_planted_stale_conv_row_turns_the_comparison_red) {
     for (int m = 0; m < PLANTED; m++) check_stale_conv_is_seen(tiny_model(models[m]));
+    for (int m = 0; m < DEMOS && on_gpu(); m++) check_stale_conv_is_seen(trained(m));
 }
 
 // Replay after a crash: the first ids are given back, on another engine, and the rest must come as if nothing had happened.
@@ -266,30 +288,37 @@ static void check_tail(struct engine *eng, const struct engine_state *s,
     CHECK_EQ(resumed.cached_count, engine_state_rows(s));
 }
 
-TEST(a_stream_from_a_saved_state_equals_a_fresh_one_for_every_tail) {
+// States of the rows from `first` on in the table, every tail behind each, greedy and drawn. Returns how many were compared.
+static uint32_t check_tails(const char *dir, uint32_t first) {
     static const uint32_t rows[] = {1, 2, 63, 64, 100};
     static const uint32_t tails[] = {1, 15, 16, 17, 63, 64, 65, 128, 129};
     static uint32_t ids[256];
     uint32_t checked = 0;
-    for (int m = 0; m < KINDS; m++) {
-        struct engine_config config = config_of(tiny_model(models[m]), 2, 16);
-        struct engine *eng = drive_open(&config);
-        uint32_t vocab = engine_info(eng)->vocab_size;
-        for (uint32_t i = FEW ? 3 + UNDER_TSAN : 0; i < sizeof rows / sizeof *rows; i++) {
-            drive_request(ids, 256, 77, vocab, 1);
-            struct engine_state *s = state_at(eng, ids, rows[i]);
-            for (uint32_t k = 0; k < sizeof tails / sizeof *tails; k++) {
-                struct engine_request r = drive_request(ids, rows[i] + tails[k], 77, vocab, 20);
-                check_tail(eng, s, &r);
-                drive_sampled(&r, k);
-                check_tail(eng, s, &r);
-                checked += 2;
-            }
-            engine_state_free(s);
+    struct engine_config config = config_of(dir, 2, 16);
+    struct engine *eng = drive_open(&config);
+    uint32_t vocab = engine_info(eng)->vocab_size;
+    for (uint32_t i = first; i < sizeof rows / sizeof *rows; i++) {
+        drive_request(ids, 256, 77, vocab, 1);
+        struct engine_state *s = state_at(eng, ids, rows[i]);
+        for (uint32_t k = 0; k < sizeof tails / sizeof *tails; k++) {
+            struct engine_request r = drive_request(ids, rows[i] + tails[k], 77, vocab, 20);
+            check_tail(eng, s, &r);
+            drive_sampled(&r, k);
+            check_tail(eng, s, &r);
+            checked += 2;
         }
-        engine_free(eng);
+        engine_state_free(s);
     }
-    test_note("tails of %d kinds of model, greedy and drawn with a seed: %u", KINDS, checked);
+    engine_free(eng);
+    return checked;
+}
+
+TEST(a_stream_from_a_saved_state_equals_a_fresh_one_for_every_tail) {
+    uint32_t checked = 0;
+    for (int m = 0; m < KINDS; m++)
+        checked += check_tails(tiny_model(models[m]), FEW ? 3 + UNDER_TSAN : 0);
+    for (int m = 0; m < DEMOS && on_gpu(); m++) checked += check_tails(trained(m), 3);
+    test_note("tails, greedy and drawn with a seed: %u", checked);
 }
 
 TEST(a_state_saved_inside_a_reply_goes_on_with_its_hash) {

@@ -19,15 +19,27 @@ static const char *shape(void) {
     return dir;
 }
 
-static int plan_of(struct plan *ret, uint32_t context, double room_gib, const char *embedding,
-                   struct err *e) {
+static int plan_rows_of(struct plan *ret, uint32_t rows, uint32_t context, double room_gib,
+                        const char *embedding, struct err *e) {
     struct engine_config c = {.model_dir = shape(),
                               .context_max = context,
-                              .round_rows_max = 2048,
+                              .round_rows_max = rows,
                               .embedding = embedding};
     return plan_make(
         ret, &(struct plan_ask){.config = &c, .room = (uint64_t)(room_gib * (1 << 30)), .sm = 90},
         e);
+}
+
+static int plan_of(struct plan *ret, uint32_t context, double room_gib, const char *embedding,
+                   struct err *e) {
+    return plan_rows_of(ret, 2048, context, room_gib, embedding, e);
+}
+
+static uint64_t region_of(const struct plan *p, const char *name) {
+    for (uint32_t i = 0; i < p->regions_count; i++)
+        if (!strcmp(p->regions[i].name, name)) return p->regions[i].bytes;
+    test_fail(__FILE__, __LINE__, "no region '%s'", name);
+    return 0;
 }
 
 // Rows of both mixers and the MLP at 2,048 rows: all but the widest of the three is saved.
@@ -84,6 +96,19 @@ static double need_of(const char *drafter, const char *kinds) {
 }
 
 // The engine would start without the drafts that nobody insists on: a plan that refuses then is wrong.
+// Long chunks are for speed: they may not take the context that was asked for, nor much of a small card.
+TEST(chunks_are_as_long_as_memory_allows) {
+    struct plan p, q;
+    struct err e;
+    CHECK_OK(plan_rows_of(&p, 0, 8192, 24, "auto", &e), e);
+    CHECK_OK(plan_of(&q, 8192, 24, "auto", &e), e);
+    CHECK_EQ_U64(region_of(&p, "scratch"), region_of(&q, "scratch"));
+    CHECK_EQ(plan_of(&q, 8192, 15.85, "card", &e), ST_NOMEM);
+    CHECK_OK(plan_rows_of(&p, 0, 8192, 15.85, "card", &e), e);
+    CHECK_OK(plan_rows_of(&q, 512, 8192, 15.85, "card", &e), e);
+    CHECK_EQ_U64(region_of(&p, "scratch"), region_of(&q, "scratch"));
+}
+
 TEST(a_plan_does_without_drafts_where_an_engine_does) {
     struct plan p;
     struct err e = {0};

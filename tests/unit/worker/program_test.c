@@ -67,6 +67,13 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
         {"bench engine nowhere --write-costs=/nonexistent/c.json",
          "write-costs: wanted a file that can be written, found '/nonexistent/c.json'",
          EXIT_CODE_USAGE},
+        {"bench engine nowhere --measure=crowd,wheels",
+         "measure: wanted a list of "
+         "shapes,operations,rounds,prompts,crowd,drafts,blocks,long,scratch,load,load-cold, "
+         "found 'wheels'",
+         EXIT_CODE_USAGE},
+        {"bench engine nowhere --measure=long --json=/nonexistent/x.json",
+         "json: wanted a file that can be written", EXIT_CODE_USAGE},
         {"bench wheels x", "wanted worker, logits, inspect or bench engine", EXIT_CODE_USAGE},
         {"inspect", "wanted one MODEL", EXIT_CODE_USAGE},
         {"inspect a b", "wanted one MODEL", EXIT_CODE_USAGE},
@@ -199,6 +206,50 @@ TEST(logits_refuses_what_is_no_list_of_ids_by_its_place) {
     CHECK_HAS(output.p, "--out");
     CHECK(run_with("[1]", "logits '%s' --out=/no/such/folder/x.npy", demo()) != EXIT_CODE_OK);
     CHECK_HAS(output.p, "/no/such/folder/x.npy");
+}
+
+// The figures of a part in the file, of which each line is an object.
+static uint32_t figures_of(const char *path, const char *part) {
+    FILE *f = fopen(path, "r");
+    char line[1000];
+    uint32_t n = 0;
+    CHECK(f != NULL);
+    while (fgets(line, sizeof line, f)) {
+        json_t *v = json_loads(line, 0, NULL);
+        const char *name = json_string_value(json_object_get(v, "part"));
+        CHECK(name != NULL);
+        n += !strcmp(name, part);
+        json_decref(v);
+    }
+    fclose(f);
+    return n;
+}
+
+TEST(bench_engine_measures_the_parts_that_were_named_and_writes_their_figures) {
+    char model[300], json[320], line[1500];
+    snprintf(model, sizeof model, "%s/tiny", test_temp_dir());
+    snprintf(json, sizeof json, "%s/figures.json", test_temp_dir());
+    snprintf(line, sizeof line, "/usr/bin/python3 '%s/tests/tools/make_tiny.py' '%s' 2>&1",
+             test_source_dir(), model);
+    CHECK_EQ(run_line(line), 0);
+    CHECK_EQ(
+        run("bench engine '%s' --backend=cpu --threads=1 --context=513 --streams=9 --json='%s' "
+            "--measure=load,crowd,rounds,prompts,scratch,load-cold",
+            model, json),
+        EXIT_CODE_OK);
+    CHECK_HAS(output.p, "wholly below the other");
+    CHECK_EQ(figures_of(json, "load"), 1);
+    CHECK_EQ(figures_of(json, "load-cold"), 1);
+    CHECK_EQ(figures_of(json, "crowd"), 1); // of 8 and one that joins
+    CHECK_EQ(figures_of(json, "rounds"), 4);
+    CHECK_EQ(figures_of(json, "scratch"), 17);
+    CHECK_EQ(run("bench engine '%s' --backend=cpu --context=513 --json='%s' --measure=long", demo(),
+                 json),
+             EXIT_CODE_OK);
+    CHECK_EQ(figures_of(json, "long"), 2);
+    CHECK_EQ(figures_of(json, "crowd"), 1); // they are added
+    CHECK_EQ(run("bench engine '%s' --backend=cpu --measure=shapes", model), EXIT_CODE_MODEL);
+    CHECK_HAS(output.p, "wanted a GPU, found 'cpu'");
 }
 
 __attribute__((destructor)) static void give_back(void) {

@@ -1,9 +1,10 @@
-/* What every draft will rest on: a round that feeds windows of ids, of which any part is kept and the rest wound back, leaves
- * each stream as if it had taken the kept rows one by one. Random patterns over models of every kind, compared on the bits of
+/* What every draft rests on: a round that feeds windows of ids, some with a branch beside them, of which any part is kept and the
+ * rest wound back, leaves each stream as if it had taken the kept rows one by one. Random patterns over models of every kind, compared on the bits of
  * the logits; the comparison must fail with a planted fault. */
 #include "common/err.h"
 #include "common/mem.h"
 #include "common/num.h"
+#include "tests/lib/draft_doubles.h"
 #include "tests/lib/engine_drive.h"
 #include "tests/lib/sanitized.h"
 #include "tests/lib/test.h"
@@ -47,6 +48,8 @@ struct counts {
     uint32_t kept[ENGINE_WINDOW_ROWS_MAX + 1], wound_back[ENGINE_WINDOW_ROWS_MAX + 1];
     uint32_t streams[STREAMS + 1]; // rounds by how many streams had a window
     uint32_t all_kept, beside;     // patterns: nothing wound back; in a round with others
+    uint32_t branches, branches_kept,
+        branches_crossing; // with a branch; of which it was kept; into the next page
     uint32_t wrong;
 };
 
@@ -72,16 +75,22 @@ static void wrong(struct walk *w, const char *what, uint32_t stream) {
     w->over = true;
 }
 
-static void check_noise(struct walk *w, uint32_t stream, const struct engine_window *v) {
+struct path { // a window, or its branch
+    const uint32_t *ids;
+    uint32_t count, keep;
+    const float *logits;
+};
+
+static void check_noise(struct walk *w, uint32_t stream, const struct path *p) {
     const struct subject *s = &w->subjects[stream];
-    uint32_t first = s->prompt_count + w->done[stream] - 1, row = first + v->count - 1, all[IDS];
-    size_t bytes = w->vocab * sizeof *v->ret;
+    uint32_t first = s->prompt_count + w->done[stream] - 1, row = first + p->count - 1, all[IDS];
+    size_t bytes = w->vocab * sizeof *p->logits;
     float *fresh = mem_alloc(bytes);
     struct err e = {0};
     memcpy(all, s->ids, first * sizeof *all);
-    memcpy(all + first, v->ids, v->count * sizeof *all);
+    memcpy(all + first, p->ids, p->count * sizeof *all);
     CHECK_OK(engine_logits(w->d.eng, all, row + 1, 0, &row, 1, fresh, &e), e);
-    if (memcmp(v->ret + (size_t)(v->count - 1) * w->vocab, fresh, bytes))
+    if (memcmp(p->logits + (size_t)(p->count - 1) * w->vocab, fresh, bytes))
         wrong(w, "a row behind noise", stream);
     w->n->noise_checked++;
     free(fresh);
@@ -89,39 +98,75 @@ static void check_noise(struct walk *w, uint32_t stream, const struct engine_win
 
 // Rows whose own and earlier ids are true must have the serial logits; the last one, whatever it was fed, now and then, those
 // of a fresh stream with the same ids.
-static void check_window(struct walk *w, uint32_t stream, const struct engine_window *v) {
+static void check_path(struct walk *w, uint32_t stream, const struct path *p) {
     const struct subject *s = &w->subjects[stream];
     uint32_t first = s->prompt_count + w->done[stream] - 1;
-    uint32_t true_rows = v->keep ? v->keep : 1;
-    if (memcmp(v->ret, s->logits + (size_t)first * w->vocab,
-               (size_t)true_rows * w->vocab * sizeof *v->ret))
+    uint32_t true_rows = p->keep ? p->keep : 1;
+    if (memcmp(p->logits, s->logits + (size_t)first * w->vocab,
+               (size_t)true_rows * w->vocab * sizeof *p->logits))
         wrong(w, "a true row of a window", stream);
-    if (!draw(w, PATTERNS > 1000 ? 16 : 4)) check_noise(w, stream, v);
+    if (!draw(w, PATTERNS > 1000 ? 16 : 4)) check_noise(w, stream, p);
 }
 
-// The first `keep` ids are what serial decoding draws and the others noise. The last id of a reply is left to a plain round,
-// so that every state is looked at again.
+static void check_window(struct walk *w, uint32_t stream, const struct engine_window *v) {
+    check_path(w, stream, &(struct path){v->ids, v->count, v->branch_kept ? 0 : v->keep, v->ret});
+    if (v->branch_count && !w->over)
+        check_path(w, stream,
+                   &(struct path){v->branch, v->branch_count, v->branch_kept ? v->keep : 0,
+                                  v->branch_ret});
+}
+
+// The first `keep` ids are what serial decoding draws and the others noise.
+static void make_ids(struct walk *w, uint32_t stream, uint32_t *ids, uint32_t count,
+                     uint32_t keep) {
+    const struct subject *s = &w->subjects[stream];
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = i == 0 || i < keep ? s->ids[s->prompt_count + w->done[stream] - 1 + i]
+                                    : draw(w, w->vocab);
+}
+
+// Two windows in three have a branch where there is room for one; either may be the one that is kept, and the other be true as far.
+static void plan_branch(struct walk *w, uint32_t stream, uint32_t left, struct engine_window *v,
+                        uint32_t *ids) {
+    if (!left || draw(w, 3) == 0) return;
+    v->branch = ids;
+    v->branch_count = 1 + draw(w, min_u32(left, USUAL_ROWS));
+    v->branch_kept = draw(w, 2);
+    make_ids(w, stream, ids, v->branch_count, draw(w, 2));
+    if (!v->branch_kept) return;
+    make_ids(w, stream, ids - v->count, v->count, draw(w, 4) ? 0 : v->keep);
+    v->keep = draw(w, v->branch_count + 1);
+    make_ids(w, stream, ids, v->branch_count, v->keep);
+}
+
+// The last id of a reply is left to a plain round, so that every state is looked at again.
 static bool plan_window(struct walk *w, uint32_t stream, uint32_t rows_left, uint32_t *ids,
                         struct engine_window *ret) {
     const struct subject *s = &w->subjects[stream];
-    uint32_t left = min_u32(rows_left, s->serial.count - w->done[stream] - 1);
+    uint32_t room = s->serial.count - w->done[stream] - 1, left = min_u32(rows_left, room);
     if (w->replies[stream].ended || !left) return false;
     uint32_t n = 1 + draw(w, min_u32(left, draw(w, 6) ? USUAL_ROWS : ENGINE_WINDOW_ROWS_MAX));
     uint32_t keep = draw(w, n + 1);
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = i == 0 || i < keep ? s->ids[s->prompt_count + w->done[stream] - 1 + i]
-                                    : draw(w, w->vocab);
-    *ret = (struct engine_window){w->handles[stream], ids, n, keep, NULL};
+    make_ids(w, stream, ids, n, keep);
+    *ret =
+        (struct engine_window){.handle = w->handles[stream], .ids = ids, .count = n, .keep = keep};
+    plan_branch(w, stream, min_u32(rows_left - n, room), ret, ids + n);
     return true;
 }
 
-static void count_window(struct counts *n, const struct engine_window *v, uint32_t count) {
+static void count_window(struct walk *w, uint32_t stream, const struct engine_window *v,
+                         uint32_t count) {
+    struct counts *n = w->n;
+    uint32_t first = w->subjects[stream].prompt_count + w->done[stream] - 1;
     n->patterns++;
-    n->rows += v->count;
+    n->rows += v->count + v->branch_count;
     n->kept[v->keep]++;
-    n->wound_back[v->count - v->keep]++;
-    n->all_kept += v->keep == v->count;
+    n->wound_back[(v->branch_kept ? v->branch_count : v->count) - v->keep]++;
+    n->all_kept += v->keep == (v->branch_kept ? v->branch_count : v->count);
     n->beside += count > 1;
+    n->branches += v->branch_count > 0;
+    n->branches_kept += v->branch_kept && v->keep;
+    n->branches_crossing += v->branch_kept && v->keep && first / 64 != (first + v->keep - 1) / 64;
 }
 
 // A window of any of the streams; false where none has room for one.
@@ -133,17 +178,20 @@ static bool window_round(struct walk *w) {
         if (draw(w, 3) == 0) continue;
         if (!plan_window(w, i, ENGINE_WINDOW_ROWS_MAX - used, ids + used, &v[count])) continue;
         of[count] = i;
-        used += v[count++].count;
+        used += v[count].count + v[count].branch_count;
+        count++;
     }
     if (!count) return false;
     float *logits = draw(w, 2) ? mem_alloc((size_t)used * w->vocab * sizeof *logits) : NULL;
-    for (uint32_t i = 0; i < count && logits; i++)
+    for (uint32_t i = 0; i < count && logits; i++) {
         v[i].ret = logits + (size_t)(v[i].ids - ids) * w->vocab;
+        if (v[i].branch_count) v[i].branch_ret = logits + (size_t)(v[i].branch - ids) * w->vocab;
+    }
     if (engine_windows(w->d.eng, v, count, &e)) wrong(w, e.msg, of[0]);
     for (uint32_t i = 0; i < count && !w->over; i++) {
         if (logits) check_window(w, of[i], &v[i]);
+        count_window(w, of[i], &v[i], count);
         w->done[of[i]] += v[i].keep;
-        count_window(w->n, &v[i], count);
     }
     w->n->rounds++;
     w->n->streams[count]++;
@@ -197,7 +245,12 @@ static void make_subject(struct subject *s, struct engine *eng, uint32_t salt) {
 static void walk_kind(struct counts *n, uint32_t kind, uint32_t patterns, uint32_t fault) {
     static struct subject subjects[GROUPS * STREAMS];
     static struct walk w;
+    static struct draft_double
+        d; // never asked: it is there for branches, which stand beside blocks
+    struct drafter own = double_drafter(&d, DOUBLE_LIES, 1);
     struct engine_config config = {.model_dir = tiny_model(kinds[kind].args),
+                                   .drafter = "auto",
+                                   .own_drafter = &own,
                                    .threads = UNDER_TSAN ? 2 + kind % 2 : 1 + kind % 3,
                                    .chunk_tokens = 32,
                                    .context_max = 256,
@@ -232,6 +285,8 @@ static void note_counts(const char *name, const struct counts *n) {
         name, n->patterns, n->rounds, n->rows, n->beside, n->all_kept, n->noise_checked);
     test_note("  rounds with windows of 1 to %d streams: %u %u %u %u", STREAMS, n->streams[1],
               n->streams[2], n->streams[3], n->streams[4]);
+    test_note("  %u with a branch, which was kept in %u, across pages in %u", n->branches,
+              n->branches_kept, n->branches_crossing);
     note_lengths("kept", n->kept);
     note_lengths("wound back", n->wound_back);
 }
@@ -246,17 +301,21 @@ TEST(any_pattern_of_kept_rows_leaves_the_bits_of_serial_decoding) {
         for (uint32_t i = 0; i <= USUAL_ROWS && PATTERNS > 1000; i++)
             CHECK(n.kept[i] >= 5 && n.wound_back[i] >= 5);
         CHECK(n.beside > n.patterns / 2 && n.all_kept > 0 && n.noise_checked > 0);
+        CHECK(n.branches > n.patterns / 3 && n.branches_kept > n.patterns / 8);
+        CHECK(n.branches_crossing > 0 || PATTERNS <= 1000);
         patterns += n.patterns;
     }
     test_note("patterns in all: %u", patterns);
     CHECK(patterns >= PATTERNS);
 }
 
-// One DeltaNet layer's matrices, or its convolution, are passed one row too few by a commit of two and more.
-TEST(a_planted_short_commit_turns_the_comparison_red) {
-    static const uint32_t faults[] = {ENGINE_FAULT_SHORT_S, ENGINE_FAULT_SHORT_CONV};
+// One DeltaNet layer's matrices, or its convolution, are passed one row too few by a commit of two and more; or the keys of a branch
+// that is kept stay where they were.
+TEST(a_planted_short_commit_or_lost_branch_turns_the_comparison_red) {
+    static const uint32_t faults[] = {ENGINE_FAULT_SHORT_S, ENGINE_FAULT_SHORT_CONV,
+                                      ENGINE_FAULT_LOST_BRANCH};
     for (uint32_t k = 0; k < PLANTED; k++)
-        for (uint32_t f = 0; f < 2; f++) {
+        for (uint32_t f = 0; f < 3; f++) {
             struct counts n = {0};
             walk_kind(&n, k, 200, faults[f]);
             CHECK(n.wrong > 0);
@@ -265,7 +324,8 @@ TEST(a_planted_short_commit_turns_the_comparison_red) {
 
 static int window(struct engine *eng, uint64_t handle, const uint32_t *ids, uint32_t count,
                   uint32_t keep, struct err *e) {
-    return engine_windows(eng, &(struct engine_window){handle, ids, count, keep, NULL}, 1, e);
+    struct engine_window w = {.handle = handle, .ids = ids, .count = count, .keep = keep};
+    return engine_windows(eng, &w, 1, e);
 }
 
 TEST(a_window_refuses_what_serial_decoding_could_not_have_done) {
