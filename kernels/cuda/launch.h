@@ -28,7 +28,7 @@ struct cuda_work {
 
 enum {
     LAUNCH_PARAMS_MAX = 512, // bytes of a kernel's one argument
-    LAUNCHES_MAX = 16,       // of one operation
+    LAUNCHES_MAX = 17,       // of one operation
 };
 
 struct launch {

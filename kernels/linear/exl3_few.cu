@@ -2,7 +2,7 @@
  *
  * A unit of work is a tile of sixteen outputs and some segments of K that a warp adds up (`chain`, one or all of them). Units go by
  * parts, then by K, then by outputs, and every block has an equal run of them: its rows are then a short piece of K, which it holds
- * in shared memory, rotating up to eight of them itself. Units of a run go to the warps in turn. A warp decodes a group of K in
+ * in shared memory, rotating up to eight of them itself, and making them (linear.h). Units of a run go to the warps in turn. A warp decodes a group of K in
  * registers, from a ring of its own that asynchronous copies fill. Sums go to memory; the block that brings the last ones of 128 outputs finishes them.
  * Order   linear_order.h's. The shape of the grid, the chain and the rows of a call change no bit.
  * Equals  linear_ref.c, bit for bit.
@@ -12,6 +12,7 @@
 #include "kernels/linear/exl3_few.h"
 #include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_ring.cuh"
+#include "kernels/norm/rmsnorm.cuh"
 
 // Units
 
@@ -224,28 +225,53 @@ DEVICE_FN void copy_rows(const struct exl3_params &p, const struct span &s, uint
     copies_end_group();
 }
 
-// The same, from the rows themselves. A warp has several pieces of 128 channels under way.
-DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct span &s, char *shared) {
+// A norm's factors of all rows. All threads; factors: of each row. sums: room.
+DEVICE_FN void norm_rows(const struct exl3_params &p, float *factors, float *sums) {
+    uint32_t cols = p.a.parts[0].w.cols, each = rmsnorm_threads(cols) / WARP;
+    for (uint32_t i = threadIdx.x / WARP; i < p.a.rows * each; i += blockDim.x / WARP) {
+        const float *x = device_ptr<const float>(p.a.from.x) + (uint64_t)(i / each) * cols;
+        float sum = rmsnorm_warp_sum(x, cols, i % each);
+        if (threadIdx.x % WARP == 0) sums[i / each * RMSNORM_WARPS_MAX + i % each] = sum;
+    }
+    __syncthreads();
+    for (uint32_t row = threadIdx.x; row < p.a.rows; row += blockDim.x)
+        factors[row] = rmsnorm_factor(sums + row * RMSNORM_WARPS_MAX, cols, p.a.from.eps);
+    __syncthreads();
+}
+
+/* The same as copy_rows, from the rows themselves, or from what they are made of. A warp has several pieces of 128 channels under way.
+ * factors: norm_rows'. */
+DEVICE_FN void rotate_rows(const struct exl3_params &p, const struct span &s, const float *factors,
+                           char *shared) {
     enum { BESIDE = 4 };
     const struct weight &w = p.a.parts[s.part].w;
     uint32_t block = s.from / 2, count = (s.to / 2 - block) * p.a.rows;
     uint32_t warps = blockDim.x / WARP;
+    const enum linear_maker maker = p.a.from.maker;
+    const float *x = device_ptr<const float>(maker ? p.a.from.x : p.a.x);
     struct exl3_rows to = {reinterpret_cast<uint16_t *>(shared), p.a.rows};
     for (uint32_t first = threadIdx.x / WARP; first < count; first += warps * BESIDE) {
-        float4 in[BESIDE];
+        float4 in[BESIDE], other[BESIDE];
         uint2 suh[BESIDE];
 #pragma unroll
         for (int i = 0; i < BESIDE; i++) {
             uint32_t n = first + i * warps, at = block + n / p.a.rows;
+            uint64_t row = (uint64_t)(n % p.a.rows) * w.cols;
             if (n >= count) continue;
             suh[i] = exl3_suh(w, at);
-            in[i] = exl3_channels(
-                device_ptr<const float>(p.a.x) + (uint64_t)(n % p.a.rows) * w.cols, at);
+            in[i] = exl3_channels(x + row, at);
+            if (maker)
+                other[i] = exl3_channels(device_ptr<const float>(p.a.from.other) +
+                                             (maker == LINEAR_SWIGLU ? row : 0),
+                                         at);
         }
 #pragma unroll
         for (int i = 0; i < BESIDE; i++) {
             uint32_t n = first + i * warps, group = exl3_lane_group(block + n / p.a.rows);
             if (n >= count) continue;
+            if (maker == LINEAR_NORM)
+                in[i] = quads_times(quads_scale(in[i], factors[n % p.a.rows]), other[i]);
+            if (maker == LINEAR_SWIGLU) in[i] = quads_times(quads_silu(in[i]), other[i]);
             exl3_rotate_in(in[i], suh[i], group - s.from, n % p.a.rows, to);
         }
     }
@@ -334,6 +360,7 @@ DEVICE_FN void finish_all(const struct exl3_params &p, uint32_t from, uint32_t t
 
 template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     extern __shared__ __align__(1024) char shared[];
+    __shared__ float factors[EXL3_FEW_NORMS];
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = lane % EXL3_STEP_ROWS;
     uint32_t from = (uint32_t)((uint64_t)p.units * blockIdx.x / gridDim.x);
     uint32_t to = (uint32_t)((uint64_t)p.units * (blockIdx.x + 1) / gridDim.x);
@@ -346,6 +373,7 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
     w.ring.base = shared + p.buffers * p.rows_bytes + warp * EXL3_RING * w.ring.stage_bytes;
     for (int i = 0; i < EXL3_RING - 1; i++) fill(p, w);
     device_wait_prior();
+    if (p.a.from.maker == LINEAR_NORM) norm_rows(p, factors, reinterpret_cast<float *>(shared));
     uint32_t next = from + warp;
     uint32_t have = from, nth = 0; // units before it find their rows in shared memory
     for (uint32_t at = from; at < to; nth++) {
@@ -355,7 +383,7 @@ template <int TILES> DEVICE_FN void run(const struct exl3_params &p) {
                 struct span s = span_at(p, have);
                 uint32_t buffer = (nth + i) % p.buffers * p.rows_bytes;
                 if (p.rotates)
-                    rotate_rows(p, s, shared + buffer);
+                    rotate_rows(p, s, factors, shared + buffer);
                 else
                     copy_rows(p, s, copies_shared(shared) + buffer);
                 have = s.end;

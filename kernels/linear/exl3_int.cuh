@@ -27,9 +27,14 @@ template <int W> DEVICE_FN void exl3_int_bytes(const uint32_t *words, int first,
         for (int j = 0; j < 4; j++) {
             const int i = first / 8, shift = 12 - 4 * j;
             uint32_t window = __funnelshift_r(words[i], words[i - 1], shift);
-            uint32_t low = shift % 8 ? window & 0xffffu : exl3_int_state<W>(words, first + j + 4);
             ret[j] = (window >> 16) * EXL3_INT_MULTIPLIER;
-            ret[j + 4] = low * EXL3_INT_MULTIPLIER;
+            // Shifts and masks have a pipe of their own, as products do: some of the low states without a mask.
+            if (j == 0)
+                asm("mad.lo.u32 %0, %1, %2, %3;"
+                    : "=r"(ret[j + 4])
+                    : "r"(ret[j]), "r"(0xffff0000u), "r"(window * EXL3_INT_MULTIPLIER));
+            else
+                ret[j + 4] = exl3_int_state<W>(words, first + j + 4) * EXL3_INT_MULTIPLIER;
         }
     } else {
 #pragma unroll

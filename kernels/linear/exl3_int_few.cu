@@ -1,30 +1,28 @@
-/* exl3_int_few: MUL1 parts for up to 8 rows. See exl3_int.h for the arithmetic.
+/* exl3_int_few: MUL1 parts for up to 16 rows. See exl3_int.h for the arithmetic.
  *
+ * Launch  exl3_int_R_W has the parts of a width, W half bits, of a call of up to R rows.
  * Work    An item is 64 inputs of as many outputs as a block has teams of four warps, 128 a team and 32 a warp. The items of all
  *         parts stand in one order: for a chunk of the inputs all outputs, and for these the chunk's inputs. Blocks have equal runs of it.
  *         A lane owns 64 neighbouring symbols of a tile: outputs 2 h, 2 h + 1, + 8 of the warp's tile rt, inputs of the item's
  *         tile c (lane = 16 rt + 4 h + c).
- * Product Bytes: the four of 0x83dcd12d * state, unsigned, times q's digits, signed, each four times, for all rows of the launch: two
- *         neighbouring columns are a row's low and high digit. Sums are modulo 2^32, as exl3_int.h has them.
- *         sm_90: wgmma m64n8k32 or m64n16k32 of a team, the weights from registers; elsewhere mma.sync m16n8k32. Same sums.
- * Ring    A warp copies its own weights, EXL3_INT_RING items ahead, the first ones before the launch before has ended.
+ * Product Bytes: the four of 0x83dcd12d * state, unsigned, times q's digits, signed, each four times: two neighbouring columns are a
+ *         row's low and high digit, a tile of eight columns four rows. Sums are modulo 2^32, as exl3_int.h has them.
+ * Ring    A warp copies its own weights, some items ahead, the first ones before the launch before has ended.
  * Ends    A block adds its sums to p.sums and says how many groups of inputs they were; whose are the last ones rotates the outputs,
  *         writes them, and sets sums and counters back to 0.
- * Equals  exl3_int_ref.c, bit for bit.
- * Cost    instructions of the decoding, 3.3 a weight, beside the tensor cores' 13 clocks for 512 weights. */
-#include "kernels/linear/exl3_int_items.cuh"
+ * Beside  Blocks behind those have the call's plain parts, where they are small.
+ * Equals  exl3_int_ref.c and linear_ref.c, bit for bit.
+ * Cost    of a warp's 64 symbols a lane at 4 bits: 152 instructions that decode, some 40 around them, and 6.2 clocks for each of 16
+ *         products a tile, in which nothing else goes on. */
+#include "kernels/linear/exl3_int.cuh"
+#include "kernels/linear/exl3_int_params.h"
+#include "kernels/linear/linear_order.h"
 
 enum {
     TEAM_THREADS = EXL3_INT_TEAM * WARP,
     THREADS = EXL3_INT_TEAMS * TEAM_THREADS,
-};
-
-// What a block does: items, for some rows.
-struct job {
-    uint32_t from, to;
-    uint32_t row, rows; // the first, how many
-    uint32_t stride;    // rows of a strip in p.sums
-    bool own; // no other block has items of the same outputs: sums stand by block, not by strip
+    RUNS = 24,            // of items, that a block tells of at a time
+    PREFETCH_HALVES = 64, // 16-bit numbers of a line of the second cache
 };
 
 // Items of the same outputs, one after another.
@@ -42,16 +40,20 @@ DEVICE_FN uint32_t part_strips(const struct weight &w) {
     return (w.rows + outputs - 1) / outputs;
 }
 
-// The span that item i begins, not past item `end`.
+// The span that item i of the launch's width begins, not past item `end`.
+template <int W>
 DEVICE_FN struct span find_span(const struct exl3_int_params &p, uint32_t i, uint32_t end) {
     struct span r = {0, 0, 0, 0, 0, 0, 0};
     uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP, strips = 0, left = end - i;
     for (;; r.part++) {
-        if (!exl3_int_weight(&p.a.parts[r.part].w)) continue;
-        strips = part_strips(p.a.parts[r.part].w);
-        if (i < strips * groups) break;
-        i -= strips * groups;
-        r.place += strips;
+        const struct weight &w = p.a.parts[r.part].w;
+        if (!exl3_int_weight(&w)) continue;
+        if (w.exl3.half_bits == W) {
+            strips = part_strips(w);
+            if (i < strips * groups) break;
+            i -= strips * groups;
+            r.place += strips;
+        }
         r.nth++;
     }
     uint32_t chunk = p.chunk == groups ? 0 : i / (strips * p.chunk);
@@ -67,445 +69,596 @@ DEVICE_FN struct span find_span(const struct exl3_int_params &p, uint32_t i, uin
 
 // Copies of weights
 
+DEVICE_FN void copy_16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Pieces of sixteen bytes, in an item's place, change places within eights where lanes that read together would meet in the banks.
+template <int W> DEVICE_FN uint32_t swap_of(uint32_t piece) {
+    return piece >> 3 & (W % 8 ? 0 : W == 8 ? 1 : 3);
+}
+
 // A warp's weights on their way, in the order of the items.
 struct copier {
     uint32_t next, end; // items whose run has not begun
     uint32_t left;      // items of the run
-    bool wide;          // more than 4 bits
     uint32_t pitch;     // bytes of sixteen inputs
-    uint32_t to_step;
-    bool some;        // this lane has pieces to copy
-    const char *from; // this lane's, of the next item
-    uint32_t to;      // and where, in an item's place
+    uint32_t to;        // the lane's, in the first place of the ring
+    bool some;          // this lane has pieces to copy
+    const char *from;   // this lane's, of the next item
 };
 
+// Sixteen inputs of a warp's two tiles are 2 W pieces of 16 bytes. Half a warp takes them, or all of it.
+template <int W> DEVICE_FN struct copier copier_of(uint32_t ring, uint32_t from, uint32_t end) {
+    uint32_t lane = threadIdx.x % WARP;
+    uint32_t at = W > 8 ? lane : lane / 16 * 2 * W + lane % 16;
+    return {from, end, 0, 0, ring + (at ^ swap_of<W>(at)) * 16, false, nullptr};
+}
+
 // The next run, where there is one; else c.some is false and c.left many.
-DEVICE_FN void copier_begin(struct copier &c, const struct exl3_int_params &p) {
+template <int W> DEVICE_FN void copier_begin(struct copier &c, const struct exl3_int_params &p) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     c.some = false;
     c.left = 0xffffffffu;
     if (c.next == c.end) return;
-    struct span r = find_span(p, c.next, c.end);
+    struct span r = find_span<W>(p, c.next, c.end);
     const struct weight &w = p.a.parts[r.part].w;
-    uint32_t half_bits = w.exl3.half_bits;
     uint32_t output = r.strip * (blockDim.x / WARP * 32) + warp * 32;
     c.next += r.count;
     c.left = r.count;
-    c.pitch = w.rows * half_bits;
-    c.wide = half_bits > 8;
-    // Sixteen inputs of a warp's two tiles are 2 W pieces of 16 bytes. Half a warp takes them, or all of it. Where lanes
-    // that read together would meet in the banks, pieces change places within eights.
-    uint32_t tile = c.wide ? 0 : lane / 16, piece = c.wide ? lane : lane % 16;
-    uint32_t at = tile * 2 * half_bits + piece, swap = half_bits % 8 ? 0 : half_bits == 8 ? 1 : 3;
-    c.some = piece < 2 * half_bits && output < w.rows;
+    c.pitch = w.rows * W;
+    uint32_t tile = W > 8 ? 0 : lane / 16, piece = W > 8 ? lane : lane % 16;
+    c.some = piece < 2 * W && output < w.rows;
     c.from = device_ptr<const char>(w.data) + (uint64_t)(r.group * 4 + tile) * c.pitch +
-             (uint64_t)output * half_bits + piece * 16;
-    c.to = (at ^ (at >> 3 & swap)) * 16;
-    c.to_step = 32 * half_bits;
+             (uint64_t)output * W + piece * 16;
 }
 
-// The next item's weights, if there is one, to the place at `to`; a group of copies.
-DEVICE_FN void copier_step(struct copier &c, uint32_t to) {
-    to += c.to;
-    if (c.wide) {
-        if (c.some)
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                copies_16(to + i * c.to_step, c.from + (uint64_t)i * c.pitch);
-    } else if (c.some) {
-        copies_16(to, c.from);
-        copies_16(to + 2 * c.to_step, c.from + 2 * (uint64_t)c.pitch);
+// The next item's weights, if there is one, `turn` bytes into the ring; a group of copies.
+template <int W> DEVICE_FN void copier_step(struct copier &c, uint32_t turn) {
+    uint32_t to = c.to + turn;
+    if (c.some) {
+        copy_16(to, c.from);
+        if (W > 8) copy_16(to + 32 * W, c.from + c.pitch);
+        copy_16(to + 64 * W, c.from + 2 * (uint64_t)c.pitch);
+        if (W > 8) copy_16(to + 96 * W, c.from + 3 * (uint64_t)c.pitch);
     }
     c.from += 4 * (uint64_t)c.pitch;
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// What a warp has in shared memory.
-struct place {
-    uint32_t digits;   // address of the block's window of integers
-    const char *items; // the warp's ring
-    uint32_t ring;     // its address
-    uint32_t turn;     // bytes into the ring
-};
+// Where a lane's W words of an item are.
+template <int W> DEVICE_FN uint32_t words_at(uint32_t item) {
+    uint32_t lane = threadIdx.x % WARP, rt = lane / 16, h = lane / 4 % 4, c = lane % 4;
+    uint32_t at = (8 * c + 4 * rt + h) * W * 4;
+    return item + (W % 4 ? at : at ^ swap_of<W>(at / 16) * 16);
+}
 
-// The whole ring.
-DEVICE_FN void copier_fill(struct copier &c, const struct exl3_int_params &p,
-                           const struct place &at) {
-#pragma unroll 1
-    for (uint32_t i = 0; i < EXL3_INT_RING; i++) {
-        if (c.left == 0) copier_begin(c, p);
-        copier_step(c, at.ring + i * p.item_bytes);
-        c.left--;
+// Those, and before them the one that comes before in the tile's ring. An item lies at a multiple of 128 bytes.
+template <int W> DEVICE_FN void load_words(uint32_t at, uint32_t ret[W + 1]) {
+    if constexpr (W % 4 == 0) {
+#pragma unroll
+        for (uint32_t i = 0; i < W / 4; i++)
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(ret[1 + 4 * i]), "=r"(ret[2 + 4 * i]), "=r"(ret[3 + 4 * i]),
+                           "=r"(ret[4 + 4 * i])
+                         : "r"(W % 8 ? at + i * 16 : at ^ i * 16));
+    } else if constexpr (W % 2 == 0) {
+#pragma unroll
+        for (uint32_t i = 0; i < W / 2; i++)
+            asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                         : "=r"(ret[1 + 2 * i]), "=r"(ret[2 + 2 * i])
+                         : "r"(at + i * 8));
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < W; i++)
+            asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ret[1 + i]) : "r"(at + i * 4));
+    }
+    uint32_t lane = threadIdx.x % WARP;
+    ret[0] = __shfl_sync(0xffffffffu, ret[W], (lane & 0x13) | ((lane + 12) & 0xc));
+}
+
+// Products. sum[set]: outputs 2 h + set and 2 h + set + 8 of the tile; two columns, then the same of the second eight.
+
+DEVICE_FN void multiply(int32_t sum[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// How many tiles of columns have their digits four times in the window. More would not leave room for all warps' rings: their digits
+// are multiplied out on the way.
+template <int TILES> DEVICE_FN constexpr bool wide_digits() {
+    return TILES <= EXL3_INT_TILES_WIDE;
+}
+
+// The lane's digits of an item that stand once in the window: of each tile of columns a word a step.
+template <int TILES> struct thin_digits { uint4 tiles[wide_digits<TILES>() ? 1 : TILES]; };
+
+DEVICE_FN uint4 load_digits(uint32_t at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+template <int TILES> DEVICE_FN void load_thin(uint32_t digits, struct thin_digits<TILES> &ret) {
+    if constexpr (!wide_digits<TILES>())
+#pragma unroll
+        for (int n = 0; n < TILES; n++) ret.tiles[n] = load_digits(digits + n * EXL3_INT_TILE_THIN);
+}
+
+/* A step: eight symbols of each set (inputs 2 s + {0, 1, 8, 9} of the lane's tile), two products for each: inputs 2 s and 2 s + 8, then
+ * 2 s + 1 and 2 s + 9. v: the sets' bytes. digits: the lane's address of the item's integers in shared memory. */
+template <int TILES>
+DEVICE_FN void multiply_step(int32_t sum[TILES][2][4], const uint32_t v[2][8], uint32_t digits,
+                             const struct thin_digits<TILES> &thin, int s) {
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+        uint4 b;
+        if constexpr (wide_digits<TILES>()) {
+            b = load_digits(digits + n * EXL3_INT_TILE_BYTES + s * EXL3_INT_STEP_BYTES);
+        } else {
+            const uint4 t = thin.tiles[n];
+            uint32_t word = s == 0 ? t.x : s == 1 ? t.y : s == 2 ? t.z : t.w;
+            b = make_uint4(__byte_perm(word, 0, 0x0000), __byte_perm(word, 0, 0x1111),
+                           __byte_perm(word, 0, 0x2222), __byte_perm(word, 0, 0x3333));
+        }
+#pragma unroll
+        for (int set = 0; set < 2; set++) {
+            const uint32_t first[4] = {v[set][0], v[set][4], v[set][2], v[set][6]};
+            const uint32_t second[4] = {v[set][1], v[set][5], v[set][3], v[set][7]};
+            multiply(sum[n][set], first, b.x, b.y);
+            multiply(sum[n][set], second, b.z, b.w);
+        }
     }
 }
 
-template <int W, int COLUMNS>
+// What a warp has in shared memory: addresses.
+struct place {
+    uint32_t digits; // the lane's in the block's window of integers
+    uint32_t words;  // the lane's in the first place of the warp's ring
+    uint32_t turn;   // bytes into the ring
+};
+
+template <int W, int TILES>
 DEVICE_FN void multiply_run(const struct exl3_int_params &p, struct copier &c, struct place &at,
-                            uint32_t count, uint32_t slot, int32_t sum[2][COLUMNS / 2]) {
-    uint32_t digits = at.digits + slot * (exl3_int_group_bytes(COLUMNS) / 16);
+                            uint32_t count, uint32_t slot, int32_t sum[TILES][2][4]) {
+    const uint32_t item = exl3_int_item_bytes(W), last = (exl3_int_ring(W) - 1) * item;
+    uint32_t digits = at.digits + slot * exl3_int_group_bytes(TILES);
     for (uint32_t some; count; count -= some) {
-        if (c.left == 0) copier_begin(c, p);
+        if (c.left == 0) copier_begin<W>(c, p);
         some = min(count, c.left);
         c.left -= some;
-        for (uint32_t i = 0; i < some; i++, digits += exl3_int_group_bytes(COLUMNS) / 16) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(EXL3_INT_RING - 1) : "memory");
+        uint32_t end = digits + some * exl3_int_group_bytes(TILES);
+#pragma unroll 1
+        for (; digits != end; digits += exl3_int_group_bytes(TILES)) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(
+                             W > EXL3_INT_RING_WIDTH ? EXL3_INT_RING - 2 : EXL3_INT_RING - 1)
+                         : "memory");
             __syncwarp();
             uint32_t words[W + 1];
-            exl3_int_load_words<W>(at.items + at.turn, words);
+            load_words<W>(at.words + at.turn, words);
             __syncwarp(); // all have read: the place is free
-            copier_step(c, at.ring + at.turn);
-            at.turn += p.item_bytes;
-            if (at.turn == EXL3_INT_RING * p.item_bytes) at.turn = 0;
+            copier_step<W>(c, at.turn);
+            at.turn = at.turn == last ? 0 : at.turn + item;
+            struct thin_digits<TILES> thin;
+            load_thin<TILES>(digits, thin);
 #pragma unroll
             for (int s = 0; s < 4; s++) {
                 uint32_t v[2][8];
                 exl3_int_bytes<W>(words + 1, 8 * s, v[0]);
                 exl3_int_bytes<W>(words + 1, 32 + 8 * s, v[1]);
-                exl3_int_begin();
-                exl3_int_multiply_step<COLUMNS>(sum, v, digits, s);
-                exl3_int_commit();
-                exl3_int_wait<0>();
+                multiply_step<TILES>(sum, v, digits, thin, s);
             }
         }
     }
 }
 
-// The factors of the rows of all parts: a warp each.
-DEVICE_FN void load_factors(const struct exl3_int_params &p, const struct job &job,
-                            float (*inverse)[EXL3_INT_ROWS], float (*scale)[EXL3_INT_ROWS]) {
-    uint32_t lane = threadIdx.x % WARP, blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
-    for (uint32_t i = threadIdx.x / WARP; i < p.parts * job.rows; i += blockDim.x / WARP) {
-        uint32_t nth = i / job.rows, row = i % job.rows, size = 0;
-        const uint32_t *sizes = device_ptr<const uint32_t>(p.sizes) +
-                                ((uint64_t)nth * p.a.rows + job.row + row) * blocks;
-        for (uint32_t k = lane; k < blocks; k += WARP) size = max(size, sizes[k]);
-        size = __reduce_max_sync(0xffffffffu, size);
-        if (lane) continue;
-        inverse[nth][row] = exl3_int_inverse(size);
-        scale[nth][row] = exl3_int_scale(size);
-    }
-}
-
-// A group of inputs in the window: where it is, in rotated rows.
+// A group of inputs in the window: where it is, in the rows' integers.
 struct source {
     uint32_t nth, group;
 };
 
-DEVICE_FN struct source &window_source(char *window, uint32_t slot, uint32_t columns) {
-    return *reinterpret_cast<struct source *>(window + (slot + 1) * exl3_int_group_bytes(columns) -
+DEVICE_FN struct source &window_source(char *window, uint32_t slot, uint32_t tiles) {
+    return *reinterpret_cast<struct source *>(window + (slot + 1) * exl3_int_group_bytes(tiles) -
                                               16);
 }
 
 // Of a row's q in the group.
-DEVICE_FN int32_t &window_sum(char *window, uint32_t slot, uint32_t columns, uint32_t row) {
-    return *reinterpret_cast<int32_t *>(window + slot * exl3_int_group_bytes(columns) +
-                                        8 * exl3_int_step_bytes(columns) + row * 4);
+DEVICE_FN int32_t &window_sum(char *window, uint32_t slot, uint32_t tiles, uint32_t row) {
+    return *reinterpret_cast<int32_t *>(window + (slot + 1) * exl3_int_group_bytes(tiles) - 16 -
+                                        (EXL3_INT_ROWS - row) * 4);
 }
 
-/* The integers of a window's groups, of all rows: step 2 s + m, half i, column, tile c: a digit of input 16 c + 2 s + m + 8 i, four
- * times. A task is a group, a row and four inputs, one of each tile: sixteen threads have a group and row. Some tasks of a thread are
- * on their way together. */
-struct tasks {
-    float in[3][4];
-};
-
-enum { TASKS = sizeof(struct tasks) / sizeof(float[4]) };
-
-struct task {
-    uint32_t row, slot;
-    bool is; // there is such a row and slot
-};
-
-template <int COLUMNS>
-DEVICE_FN struct task find_task(const struct job &job, uint32_t turn, uint32_t i, uint32_t count) {
-    uint32_t task = (turn + i * blockDim.x + threadIdx.x) / 16;
-    uint32_t row = task % (COLUMNS / 2), slot = task / (COLUMNS / 2);
-    return {row, slot, row < job.rows && slot < count};
+DEVICE_FN uint32_t four_times(int32_t v) { // its low byte
+    return __byte_perm((uint32_t)v, 0, 0x0000);
 }
 
-template <int COLUMNS>
-DEVICE_FN void load_tasks(const struct exl3_int_params &p, const struct job &job, uint32_t turn,
-                          uint32_t count, char *window, struct tasks &ret) {
-    uint32_t cols = p.a.parts[0].w.cols;
-    const float *v =
-        device_ptr<const float>(p.rotated) + (uint64_t)job.row * cols + threadIdx.x % 16;
-#pragma unroll
-    for (uint32_t i = 0; i < TASKS; i++) {
-        struct task t = find_task<COLUMNS>(job, turn, i, count);
-        struct source s = t.is ? window_source(window, t.slot, COLUMNS) : source{0, 0};
-        const float *from =
-            v + ((uint64_t)s.nth * p.a.rows + t.row) * cols + s.group * EXL3_INT_GROUP;
-#pragma unroll
-        for (int c = 0; c < 4; c++) ret.in[i][c] = t.is ? from[16 * c] : 0.0f;
+DEVICE_FN uint32_t bytes_of(const int32_t v[4]) { // their low bytes
+    return __byte_perm(__byte_perm((uint32_t)v[0], (uint32_t)v[1], 0x0040),
+                       __byte_perm((uint32_t)v[2], (uint32_t)v[3], 0x0040), 0x5410);
+}
+
+// What makes integers of rows, and answers of sums: of the rows of all parts.
+struct factors {
+    float inverse[LINEAR_PARTS_MAX][EXL3_INT_ROWS], scale[LINEAR_PARTS_MAX][EXL3_INT_ROWS];
+};
+
+// A warp each.
+DEVICE_FN void load_factors(const struct exl3_int_params &p, struct factors &ret) {
+    uint32_t lane = threadIdx.x % WARP, blocks = p.a.parts[0].w.cols / EXL3_BLOCK;
+    for (uint32_t i = threadIdx.x / WARP; i < p.parts * p.a.rows; i += blockDim.x / WARP) {
+        const uint32_t *sizes = device_ptr<const uint32_t>(p.sizes) + (uint64_t)i * blocks;
+        uint32_t size = 0;
+        for (uint32_t k = lane; k < blocks; k += WARP) size = max(size, __ldcg(sizes + k));
+        size = __reduce_max_sync(0xffffffffu, size);
+        if (lane) continue;
+        ret.inverse[i / p.a.rows][i % p.a.rows] = exl3_int_inverse(size);
+        ret.scale[i / p.a.rows][i % p.a.rows] = exl3_int_scale(size);
     }
 }
 
-template <int COLUMNS>
-DEVICE_FN void store_tasks(const struct job &job, uint32_t turn, uint32_t count, char *window,
-                           const float (*inverse)[EXL3_INT_ROWS], const struct tasks &tasks) {
+// A task of a thread: inputs 2 s + {0, 1, 8, 9} of a tile of a group, of a row. Sixteen threads have a group and row.
+struct task {
+    uint32_t slot, row;
+    float2 first, second;
+};
+
+enum { TASKS = 4 }; // of a thread, on their way together
+
+template <int TILES>
+DEVICE_FN void load_tasks(const struct exl3_int_params &p, uint32_t first, uint32_t count,
+                          char *window, struct task ret[TASKS]) {
+    uint32_t cols = p.a.parts[0].w.cols, j = threadIdx.x % 16, rows = p.a.rows;
+#pragma unroll
+    for (uint32_t i = 0; i < TASKS; i++) {
+        uint32_t task = first + (i * blockDim.x + threadIdx.x) / 16;
+        ret[i].slot = task / rows;
+        ret[i].row = task % rows;
+        ret[i].first = ret[i].second = {0, 0};
+        if (ret[i].slot >= count) continue;
+        struct source s = window_source(window, ret[i].slot, TILES);
+        uint64_t at = ((uint64_t)s.nth * rows + ret[i].row) * cols + s.group * EXL3_INT_GROUP;
+        const float2 *from = device_ptr<const float2>(p.rotated) + at / 2 + j % 4 * 8 + j / 4;
+        ret[i].first = __ldcg(from);
+        ret[i].second = __ldcg(from + 4);
+    }
+}
+
+// Their integers' digits: exl3_int_params.h.
+template <int TILES>
+DEVICE_FN void store_tasks(const struct task tasks[TASKS], uint32_t count, char *window,
+                           const struct factors &f) {
     uint32_t j = threadIdx.x % 16;
 #pragma unroll
     for (uint32_t i = 0; i < TASKS; i++) {
-        struct task t = find_task<COLUMNS>(job, turn, i, count);
-        float factor = t.is ? inverse[window_source(window, t.slot, COLUMNS).nth][t.row] : 0.0f;
-        uint32_t low[4], high[4];
-        int32_t sum = 0;
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            int32_t q = exl3_int_value(tasks.in[i][c], factor);
-            low[c] = __byte_perm((uint32_t)q, 0, 0x0000);
-            high[c] = __byte_perm((uint32_t)exl3_int_high(q), 0, 0x0000);
-            sum += q;
-        }
+        const struct task t = tasks[i];
+        bool is = t.slot < count;
+        float inverse = is ? f.inverse[window_source(window, t.slot, TILES).nth][t.row] : 0;
+        int32_t q[4] = {exl3_int_value(t.first.x, inverse), exl3_int_value(t.second.x, inverse),
+                        exl3_int_value(t.first.y, inverse), exl3_int_value(t.second.y, inverse)};
+        int32_t sum = (q[0] + q[1]) + (q[2] + q[3]);
 #pragma unroll
         for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-        if (!t.is) continue;
-        if (j == 0) window_sum(window, t.slot, COLUMNS, t.row) = sum;
-        char *to = window + t.slot * exl3_int_group_bytes(COLUMNS) +
-                   j % 8 * exl3_int_step_bytes(COLUMNS) + t.row / 4 * 256 + j / 8 * 128 +
-                   t.row % 4 * 32;
-        *reinterpret_cast<uint4 *>(to) = make_uint4(low[0], low[1], low[2], low[3]);
-        *reinterpret_cast<uint4 *>(to + 16) = make_uint4(high[0], high[1], high[2], high[3]);
+        if (!is) continue;
+        if (j == 0) window_sum(window, t.slot, TILES, t.row) = sum;
+        int32_t h[4] = {exl3_int_high(q[0]), exl3_int_high(q[1]), exl3_int_high(q[2]),
+                        exl3_int_high(q[3])};
+        char *to = window + t.slot * exl3_int_group_bytes(TILES) + t.row % 4 * 128 + j % 4 * 16;
+        if (!wide_digits<TILES>()) {
+            to += t.row / 4 * EXL3_INT_TILE_THIN + j / 4 * 4;
+            *reinterpret_cast<uint32_t *>(to) = bytes_of(q);
+            *reinterpret_cast<uint32_t *>(to + 64) = bytes_of(h);
+            continue;
+        }
+        to += t.row / 4 * EXL3_INT_TILE_BYTES + j / 4 * EXL3_INT_STEP_BYTES;
+        *reinterpret_cast<uint4 *>(to) =
+            make_uint4(four_times(q[0]), four_times(q[1]), four_times(q[2]), four_times(q[3]));
+        *reinterpret_cast<uint4 *>(to + 64) =
+            make_uint4(four_times(h[0]), four_times(h[1]), four_times(h[2]), four_times(h[3]));
     }
 }
 
-// After the last of them: the block may use the window.
-DEVICE_FN void window_done() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+// The digits of all rows for the groups of a window. made: the factors are there.
+template <int TILES>
+DEVICE_FN void fill_window(const struct exl3_int_params &p, uint32_t count, char *window, bool made,
+                           struct factors &f) {
+    struct task tasks[TASKS];
+    load_tasks<TILES>(p, 0, count, window, tasks);
+    if (!made) load_factors(p, f);
+    __syncthreads();
+    store_tasks<TILES>(tasks, count, window, f);
+    uint32_t beside = TASKS * blockDim.x / 16;
+    for (uint32_t first = beside; first < count * p.a.rows; first += beside) {
+        load_tasks<TILES>(p, first, count, window, tasks);
+        store_tasks<TILES>(tasks, count, window, f);
+    }
     __syncthreads();
 }
 
-// Where a run's sums go: which strip.
-DEVICE_FN uint32_t find_place(const struct job &job, const struct span &r) {
-    return job.own ? blockIdx.x : r.place;
-}
-
 // A run's sums to those of the other blocks. Warps without outputs count too.
-template <int COLUMNS>
-DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct job &job,
-                        const struct span &r, uint32_t slot, const int32_t sum[2][COLUMNS / 2],
-                        char *window) {
+template <int TILES>
+DEVICE_FN void add_sums(const struct exl3_int_params &p, const struct span &r, uint32_t slot,
+                        const int32_t sum[TILES][2][4], char *window) {
     uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, outputs = blockDim.x / WARP * 32;
     uint32_t output = warp * 32 + lane / 16 * 16 + lane / 4 % 4 * 2;
-    uint64_t place = (uint64_t)find_place(job, r) * job.stride;
-    int32_t *to = device_ptr<int32_t>(p.sums) + place * outputs + output;
+    int32_t *to = device_ptr<int32_t>(p.sums) + (uint64_t)r.place * p.a.rows * outputs + output;
     bool mine = r.strip * outputs + output < p.a.parts[r.part].w.rows;
 #pragma unroll
-    for (uint32_t n = 0; n < COLUMNS / 8; n++) {
+    for (uint32_t n = 0; n < TILES; n++) {
         uint32_t row = n * 4 + lane % 4;
-        if (!mine || row >= job.rows) continue;
+        if (!mine || row >= p.a.rows) continue;
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) { // set, half
-            const int32_t *s = sum[i % 2] + n * 4 + i / 2 * 2;
+            const int32_t *s = sum[n][i % 2] + i / 2 * 2;
             atomicAdd(to + row * outputs + i % 2 + i / 2 * 8,
                       s[0] + (int32_t)((uint32_t)s[1] << 8));
         }
     }
-    for (uint32_t row = warp; row < job.rows; row += blockDim.x / WARP) {
+    for (uint32_t row = warp; row < p.a.rows; row += blockDim.x / WARP) {
         int32_t q = 0;
         for (uint32_t i = lane; i < r.count; i += WARP)
-            q += window_sum(window, slot + i, COLUMNS, row);
+            q += window_sum(window, slot + i, TILES, row);
         q = __reduce_add_sync(0xffffffffu, q);
-        if (lane == 0) atomicAdd(device_ptr<int32_t>(p.q_sums) + place + row, q);
+        if (lane == 0)
+            atomicAdd(device_ptr<int32_t>(p.q_sums) + (uint64_t)r.place * p.a.rows + row, q);
     }
 }
 
 // A warp: a row of 128 outputs of a strip, all sums being there.
-DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct job &job,
-                          const struct span &r, uint32_t block, uint32_t row, float scale) {
+DEVICE_FN void finish_row(const struct exl3_int_params &p, const struct span &r, uint32_t block,
+                          uint32_t row, float scale) {
     const struct linear_part &part = p.a.parts[r.part];
     uint32_t lane = threadIdx.x % WARP, blocks = blockDim.x / TEAM_THREADS;
     uint32_t n = (r.strip * blocks + block) * EXL3_BLOCK + lane * EXL3_LANE_CHANNELS;
-    uint64_t place = (uint64_t)find_place(job, r) * job.stride + row;
-    int4 *sums = device_ptr<int4>(p.sums) + (place * blocks + block) * WARP + lane;
+    int4 *sums = device_ptr<int4>(p.sums) +
+                 (((uint64_t)r.place * p.a.rows + row) * blocks + block) * WARP + lane;
+    float4 *y = device_ptr<float4>(part.y) + ((uint64_t)row * part.w.rows + n) / 4;
     int4 in = __ldcg(sums);
-    int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + place), middle = q * EXL3_INT_MIDDLE;
+    int32_t q = __ldcg(device_ptr<const int32_t>(p.q_sums) + (uint64_t)r.place * p.a.rows + row);
+    uint2 svh = *reinterpret_cast<const uint2 *>(device_ptr<const uint16_t>(part.w.exl3.svh) + n);
+    float4 bias = {0, 0, 0, 0}, old = {0, 0, 0, 0};
+    if (part.w.exl3.bias)
+        bias = *reinterpret_cast<const float4 *>(device_ptr<const float>(part.w.exl3.bias) + n);
+    if (part.add) old = __ldcg(y);
+    int32_t middle = q * EXL3_INT_MIDDLE;
     float v[EXL3_LANE_CHANNELS] = {
         exl3_int_answer(in.x - middle, q, scale), exl3_int_answer(in.y - middle, q, scale),
         exl3_int_answer(in.z - middle, q, scale), exl3_int_answer(in.w - middle, q, scale)};
-    *sums = make_int4(0, 0, 0, 0);
     exl3_rotate(v);
-    float *y = device_ptr<float>(part.y) + (uint64_t)(job.row + row) * part.w.rows;
+    float4 out = {
+        v[0] * arith_from_f16((uint16_t)svh.x), v[1] * arith_from_f16((uint16_t)(svh.x >> 16)),
+        v[2] * arith_from_f16((uint16_t)svh.y), v[3] * arith_from_f16((uint16_t)(svh.y >> 16))};
+    if (part.w.exl3.bias) out = {out.x + bias.x, out.y + bias.y, out.z + bias.z, out.w + bias.w};
+    if (part.add) out = {out.x + old.x, out.y + old.y, out.z + old.z, out.w + old.w};
+    *y = out;
+    *sums = make_int4(0, 0, 0, 0);
+}
+
+/* The runs of a block whose sums have been added. Whose groups are the last ones of a strip finishes it. last: whether a run's are. All
+ * threads. */
+DEVICE_FN void arrive(const struct exl3_int_params &p, const struct span *runs, bool *last,
+                      uint32_t count, const struct factors &f) {
+    uint32_t blocks = blockDim.x / TEAM_THREADS, rows = p.a.rows;
+    __syncthreads();
+    if (threadIdx.x < count) {
+        const struct span r = runs[threadIdx.x];
+        uint32_t *arrived = device_ptr<uint32_t>(p.arrived) + r.place;
+        __threadfence(); // after the barrier: the stores of all threads
+        last[threadIdx.x] =
+            atomicAdd(arrived, r.count) + r.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
+        if (last[threadIdx.x]) *arrived = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    for (uint32_t k = 0; k < count; k++) {
+        if (!last[k]) continue;
+        const struct span r = runs[k];
+        uint32_t left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * blocks;
+        for (uint32_t i = threadIdx.x / WARP; i < min(blocks, left) * rows; i += blockDim.x / WARP)
+            finish_row(p, r, i / rows, i % rows, f.scale[r.nth][i % rows]);
+        __syncthreads();
+        if (threadIdx.x < rows)
+            device_ptr<int32_t>(p.q_sums)[(uint64_t)r.place * rows + threadIdx.x] = 0;
+    }
+}
+
+DEVICE_FN void prefetch(const void *at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
+// The outputs' factors of a run, which whoever finishes it will want.
+DEVICE_FN void prefetch_ends(const struct exl3_int_params &p, const struct span &r) {
+    const struct weight &w = p.a.parts[r.part].w;
+    uint32_t outputs = blockDim.x / WARP * 32,
+             n = r.strip * outputs + threadIdx.x * PREFETCH_HALVES;
+    if (threadIdx.x * PREFETCH_HALVES < outputs && n < w.rows)
+        prefetch(device_ptr<const uint16_t>(w.exl3.svh) + n);
+}
+
+// Plain parts of few outputs, beside the others: a block's warps are segments of tiles of sixteen outputs. Order: linear_order.h's.
+
+// The plain part of the call's tile, whose number in the part goes to *tile; p.a.parts_count: there is none.
+DEVICE_FN uint32_t plain_part(const struct linear_args &a, uint32_t *tile) {
+    uint32_t i = 0;
+    for (; i < a.parts_count; i++) {
+        if (a.parts[i].w.exl3.half_bits) continue;
+        uint32_t tiles = (a.parts[i].w.rows + LINEAR_TILE - 1) / LINEAR_TILE;
+        if (*tile < tiles) break;
+        *tile -= tiles;
+    }
+    return i;
+}
+
+// Four neighbouring weights; 0 where `have` is not.
+DEVICE_FN uint2 plain_weights(const uint16_t *w, bool have) {
+    if (!have) return {0, 0};
+    if (reinterpret_cast<uintptr_t>(w) % 8 == 0) return *reinterpret_cast<const uint2 *>(w);
+    return {w[0] | (uint32_t)w[1] << 16, w[2] | (uint32_t)w[3] << 16};
+}
+
+// A segment of a tile, all rows. The lane has of each step inputs 4 c .. 4 c + 3, of outputs g and g + 8 and of row g.
+template <enum dtype D>
+DEVICE_FN void plain_segment(const struct exl3_int_params &p, const struct weight &w, uint32_t tile,
+                             uint32_t from, uint32_t to, float sum[4]) {
+    enum { BESIDE = 5 };
+    uint32_t g = threadIdx.x % WARP / 4, c = threadIdx.x % 4, n = tile * LINEAR_TILE + g;
+    bool have[2] = {n < w.rows, n + 8 < w.rows}, mine = g < p.a.rows;
+    const uint16_t *at = device_ptr<const uint16_t>(w.data) + (uint64_t)n * w.cols + 4 * c;
+    const float4 *x = device_ptr<const float4>(p.a.x) + ((uint64_t)g * w.cols) / 4 + c;
+    for (uint32_t first = from; first < to; first += BESIDE) {
+        uint2 a[BESIDE][2];
+        float4 b[BESIDE];
 #pragma unroll
-    for (int j = 0; j < EXL3_LANE_CHANNELS; j++) {
-        v[j] = v[j] * arith_from_f16(device_ptr<const uint16_t>(part.w.exl3.svh)[n + j]);
-        if (part.w.exl3.bias) v[j] = v[j] + device_ptr<const float>(part.w.exl3.bias)[n + j];
-        y[n + j] = part.add ? v[j] + y[n + j] : v[j];
-    }
-}
-
-// The block whose groups are the last ones of a strip finishes it.
-DEVICE_FN void arrive(const struct exl3_int_params &p, const struct job &job, const struct span &r,
-                      uint32_t *flag, const float *scale) {
-    uint32_t place = find_place(job, r), *arrived = device_ptr<uint32_t>(p.arrived) + place;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        *flag = atomicAdd(arrived, r.count) + r.count == p.a.parts[0].w.cols / EXL3_INT_GROUP;
-        if (*flag) *arrived = 0;
-    }
-    __syncthreads();
-    if (!*flag) return;
-    __threadfence();
-    uint32_t blocks = blockDim.x / TEAM_THREADS,
-             left = p.a.parts[r.part].w.rows / EXL3_BLOCK - r.strip * blocks;
-    blocks = min(blocks, left);
-    for (uint32_t i = threadIdx.x / WARP; i < blocks * job.rows; i += blockDim.x / WARP)
-        finish_row(p, job, r, i / job.rows, i % job.rows, scale[i % job.rows]);
-    __syncthreads();
-    int32_t *q_sums = device_ptr<int32_t>(p.q_sums) + (uint64_t)place * job.stride;
-    if (threadIdx.x < job.rows) q_sums[threadIdx.x] = 0;
-}
-
-template <int W, int COLUMNS>
-DEVICE_FN void run_width(const struct exl3_int_params &p, const struct job &job, struct copier &c,
-                         struct place &at, const struct span &r, uint32_t slot, char *window) {
-    int32_t sum[2][COLUMNS / 2];
+        for (uint32_t i = 0; i < BESIDE; i++) {
+            bool is = first + i < to;
+            a[i][0] = plain_weights(at + (first + i) * LINEAR_STEP, is && have[0]);
+            a[i][1] =
+                plain_weights(at + (first + i) * LINEAR_STEP + 8 * (uint64_t)w.cols, is && have[1]);
+            b[i] = is && mine ? __ldcg(x + (first + i) * (LINEAR_STEP / 4)) : float4{0, 0, 0, 0};
+        }
 #pragma unroll
-    for (int i = 0; i < COLUMNS; i++) sum[i % 2][i / 2] = 0;
-    multiply_run<W, COLUMNS>(p, c, at, r.count, slot, sum);
-    add_sums<COLUMNS>(p, job, r, slot, sum, window);
-}
-
-template <int COLUMNS>
-DEVICE_FN void run_one(const struct exl3_int_params &p, const struct job &job, struct copier &c,
-                       struct place &at, const struct span &r, uint32_t slot, char *window) {
-#define WIDTH(w)                                                                                   \
-    case w: run_width<w, COLUMNS>(p, job, c, at, r, slot, window); break;
-    switch (p.a.parts[r.part].w.exl3.half_bits) {
-        WIDTH(2)
-        WIDTH(3)
-        WIDTH(4)
-        WIDTH(5)
-        WIDTH(6)
-        WIDTH(7)
-        WIDTH(8)
-        WIDTH(9)
-        WIDTH(10)
-        WIDTH(11)
-        WIDTH(12)
-        WIDTH(13)
-        WIDTH(14)
-        WIDTH(15)
-        WIDTH(16)
+        for (uint32_t i = 0; i < BESIDE; i++) {
+            if (first + i >= to) continue;
+            const uint32_t factor[4] = {a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y};
+            const uint32_t row[2] = {device_pack<D>(b[i].x, b[i].y),
+                                     device_pack<D>(b[i].z, b[i].w)};
+            device_mma<D>(sum, factor, row);
+        }
     }
-#undef WIDTH
 }
 
-/* A job's items: windows of integers, and runs. Where the window takes all of them it has one slot an item, of any part. Else it has one
- * chunk of the inputs after another. */
-template <int COLUMNS>
-DEVICE_FN void run_job(const struct exl3_int_params &p, const struct job &job, bool waited) {
-    extern __shared__ uint4 shared[];
-    __shared__ float inverse[LINEAR_PARTS_MAX][EXL3_INT_ROWS],
-        scale[LINEAR_PARTS_MAX][EXL3_INT_ROWS];
-    __shared__ uint32_t flag;
-    char *window = reinterpret_cast<char *>(shared);
-    char *ring = window + p.window * exl3_int_group_bytes(COLUMNS) +
-                 threadIdx.x / WARP * EXL3_INT_RING * p.item_bytes;
-    struct place at = {(uint32_t)__cvta_generic_to_shared(window) / 16, ring,
-                       (uint32_t)__cvta_generic_to_shared(ring), 0};
-    struct copier c = {job.from, job.to, 0, false, 0, 0, false, nullptr, 0};
-    copier_fill(c, p, at);
-    bool all = job.to - job.from <= p.window, first = true;
-    for (uint32_t i = job.from; i < job.to;) {
-        struct span r = find_span(p, i, job.to);
+// A segment of a tile on its way to the second cache.
+DEVICE_FN void plain_prefetch(const struct weight &w, uint32_t tile, uint32_t from, uint32_t to) {
+    uint32_t lines = (to - from) * LINEAR_STEP / PREFETCH_HALVES + 1;
+    for (uint32_t i = threadIdx.x % WARP; i < lines * LINEAR_TILE; i += WARP) {
+        uint32_t n = tile * LINEAR_TILE + i / lines;
+        uint32_t k = min(from * LINEAR_STEP + i % lines * PREFETCH_HALVES, w.cols - 1);
+        if (n < w.rows) prefetch(device_ptr<const uint16_t>(w.data) + (uint64_t)n * w.cols + k);
+    }
+}
+
+DEVICE_FN void plain_run(const struct exl3_int_params &p, uint32_t block, float *shared) {
+    uint32_t cols = p.a.parts[0].w.cols, segments = linear_segments(cols);
+    uint32_t per = linear_segment_steps(cols), steps = cols / LINEAR_STEP;
+    uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP,
+             beside = blockDim.x / WARP / segments;
+    uint32_t unit = warp / segments, segment = warp % segments, tile = block * beside + unit;
+    uint32_t nth = unit < beside ? plain_part(p.a, &tile) : p.a.parts_count;
+    const struct linear_part &part = p.a.parts[min(nth, LINEAR_PARTS_MAX - 1)];
+    bool is = nth < p.a.parts_count;
+    uint32_t from = segment * per, to = min(from + per, steps);
+    float sum[4] = {0, 0, 0, 0};
+    if (is) plain_prefetch(part.w, tile, from, to);
+    device_wait_prior();
+    if (is) {
+        if (part.w.dtype == DTYPE_BF16)
+            plain_segment<DTYPE_BF16>(p, part.w, tile, from, to, sum);
+        else
+            plain_segment<DTYPE_F16>(p, part.w, tile, from, to, sum);
+    }
+    float *mine = shared + warp * LINEAR_TILE * 8; // [output][row]
+#pragma unroll
+    for (int i = 0; i < 4; i++) mine[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i];
+    __syncthreads();
+    if (!is || segment) return;
+    for (uint32_t i = lane; i < LINEAR_TILE * 8; i += WARP) {
+        uint32_t n = tile * LINEAR_TILE + i / 8, row = i % 8;
+        if (n >= part.w.rows || row >= p.a.rows) continue;
+        float v = mine[i];
+        for (uint32_t k = 1; k < segments; k++) v = v + mine[k * LINEAR_TILE * 8 + i];
+        float *y = device_ptr<float>(part.y) + (uint64_t)row * part.w.rows + n;
+        *y = part.add ? v + __ldcg(y) : v;
+    }
+}
+
+/* A block's items, of which all blocks have as many: windows of integers, and runs. Where the window takes all of them it has one slot an
+ * item, of any part. Else it has one chunk of the inputs after another. */
+template <int W, int TILES> DEVICE_FN void run(const struct exl3_int_params &p) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ struct span runs[RUNS];
+    __shared__ bool last[RUNS];
+    __shared__ struct factors f;
+    uint32_t runs_count = 0;
+    device_let_next();
+    if (blockIdx.x >= p.blocks) {
+        plain_run(p, blockIdx.x - p.blocks, reinterpret_cast<float *>(shared));
+        return;
+    }
+    uint32_t from = blockIdx.x * p.items + min(blockIdx.x, p.more);
+    uint32_t to = from + p.items + (blockIdx.x < p.more);
+    uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
+    uint32_t ring =
+        address + p.ring_at + threadIdx.x / WARP * exl3_int_ring(W) * exl3_int_item_bytes(W);
+    struct place at = {address + threadIdx.x % WARP * 16, words_at<W>(ring), 0};
+    struct copier c = copier_of<W>(ring, from, to);
+#pragma unroll 1
+    for (uint32_t i = 0; i < exl3_int_ring(W); i++) {
+        if (c.left == 0) copier_begin<W>(c, p);
+        copier_step<W>(c, i * exl3_int_item_bytes(W));
+        c.left--;
+    }
+    bool all = to - from <= p.window, waited = false;
+    for (uint32_t i = from; i < to;) {
+        struct span r = find_span<W>(p, i, to);
+        if (!waited) prefetch_ends(p, r);
         uint32_t chunk = r.chunk, base = (r.chunk & 0xffffu) * p.chunk, slot = 0;
-        uint32_t count =
-            all ? job.to - i : min(p.chunk, p.a.parts[0].w.cols / EXL3_INT_GROUP - base);
+        uint32_t count = all ? to - i : min(p.chunk, p.a.parts[0].w.cols / EXL3_INT_GROUP - base);
         for (uint32_t k = threadIdx.x; k < count; k += blockDim.x) {
-            struct source from = {r.nth, all ? r.group + k : base + k};
+            struct source s = {r.nth, all ? r.group + k : base + k};
             if (all && k >= r.count) {
-                struct span other = find_span(p, i + k, job.to);
-                from = {other.nth, other.group};
+                struct span other = find_span<W>(p, i + k, to);
+                s = {other.nth, other.group};
             }
-            window_source(window, k, COLUMNS) = from;
+            window_source(shared, k, TILES) = s;
         }
         __syncthreads();
         if (!waited) device_wait_prior();
+        fill_window<TILES>(p, count, shared, waited, f);
         waited = true;
-        struct tasks tasks;
-        load_tasks<COLUMNS>(p, job, 0, count, window, tasks);
-        if (first) load_factors(p, job, inverse, scale);
-        __syncthreads();
-        store_tasks<COLUMNS>(job, 0, count, window, inverse, tasks);
-        for (uint32_t turn = TASKS * blockDim.x; turn < count * (COLUMNS / 2) * 16;
-             turn += TASKS * blockDim.x) {
-            load_tasks<COLUMNS>(p, job, turn, count, window, tasks);
-            store_tasks<COLUMNS>(job, turn, count, window, inverse, tasks);
-        }
-        window_done();
-        first = false;
-        for (; i < job.to; i += r.count, slot += r.count) {
-            r = find_span(p, i, job.to);
+        for (bool known = true; i < to; i += r.count, slot += r.count, known = false) {
+            if (!known) r = find_span<W>(p, i, to);
             if (!all && r.chunk != chunk) break;
             if (!all) slot = r.group - base;
-            run_one<COLUMNS>(p, job, c, at, r, slot, window);
-            arrive(p, job, r, &flag, scale[r.nth]);
+            int32_t sum[TILES][2][4];
+#pragma unroll
+            for (int k = 0; k < TILES * 8; k++) sum[k / 8][k / 4 % 2][k % 4] = 0;
+            multiply_run<W, TILES>(p, c, at, r.count, slot, sum);
+            add_sums<TILES>(p, r, slot, sum, shared);
+            if (threadIdx.x == 0) runs[runs_count] = r;
+            if (++runs_count < RUNS) continue;
+            arrive(p, runs, last, runs_count, f);
+            __syncthreads();
+            runs_count = 0;
         }
         __syncthreads();
     }
+    arrive(p, runs, last, runs_count, f);
 }
 
-// The items of all parts, shared out equally.
-DEVICE_FN struct job equal_job(const struct exl3_int_params &p) {
-    uint32_t from = blockIdx.x * p.items + min(blockIdx.x, p.more);
-    return {from, from + p.items + (blockIdx.x < p.more), 0, p.a.rows, p.a.rows, false};
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    exl3_int_4(const struct exl3_int_params p) {
-    device_let_next();
-    run_job<8>(p, equal_job(p), false);
-}
-
-// More than 8 rows: a block's jobs, all inputs of a strip, chunk by chunk, for eight rows after eight.
-struct walk {
-    uint32_t part, strip, chunk;
-    uint32_t before; // items of the parts before it
-    uint32_t nth;    // strips met
-};
-
-DEVICE_FN bool next_job(const struct exl3_int_params &p, struct walk &w, struct job &job) {
-    uint32_t groups = p.a.parts[0].w.cols / EXL3_INT_GROUP;
-    for (;;) {
-        const struct weight &m = p.a.parts[w.part].w;
-        uint32_t strips = exl3_int_weight(&m) ? part_strips(m) : 0;
-        if (w.strip < strips && w.chunk * p.chunk < groups && w.nth % gridDim.x == blockIdx.x) {
-            uint32_t base = w.chunk++ * p.chunk, size = min(p.chunk, groups - base);
-            job.from = w.before + base * strips + w.strip * size;
-            job.to = job.from + size;
-            job.rows = min(p.a.rows - job.row, (uint32_t)EXL3_INT_ROWS);
-            return true;
-        }
-        w.chunk = 0;
-        if (w.strip < strips) {
-            w.strip++;
-            w.nth++;
-            continue;
-        }
-        w.before += strips * groups;
-        w.strip = 0;
-        if (++w.part < p.a.parts_count) continue;
-        w = {0, 0, 0, 0, 0};
-        job.row += EXL3_INT_ROWS;
-        if (job.row >= p.a.rows) return false;
+#define EXL3_INT_FEW_KERNEL(name, width, tiles, beside)                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, beside)                                  \
+        name(const struct exl3_int_params p) {                                                     \
+        run<width, tiles>(p);                                                                      \
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    exl3_int_8(const struct exl3_int_params p) {
-    struct job job = equal_job(p);
-    struct walk walk = {0, 0, 0, 0, 0};
-    bool own = p.a.rows > EXL3_INT_ROWS;
-    device_let_next();
-    if (own) {
-        device_wait_prior();
-        job = {0, 0, 0, 0, EXL3_INT_ROWS, true};
-        if (!next_job(p, walk, job)) return;
-    }
-    do run_job<16>(p, job, own);
-    while (own && next_job(p, walk, job));
-}
+#define EXL3_INT_FEW_KERNELS(width)                                                                \
+    EXL3_INT_FEW_KERNEL(exl3_int_4_##width, width, 1, 2)                                           \
+    EXL3_INT_FEW_KERNEL(exl3_int_8_##width, width, 2, 2)                                           \
+    EXL3_INT_FEW_KERNEL(exl3_int_16_##width, width, 4, 1)
+EXL3_INT_FEW_KERNELS(2)
+EXL3_INT_FEW_KERNELS(3)
+EXL3_INT_FEW_KERNELS(4)
+EXL3_INT_FEW_KERNELS(5)
+EXL3_INT_FEW_KERNELS(6)
+EXL3_INT_FEW_KERNELS(7)
+EXL3_INT_FEW_KERNELS(8)
+EXL3_INT_FEW_KERNELS(9)
+EXL3_INT_FEW_KERNELS(10)
+EXL3_INT_FEW_KERNELS(11)
+EXL3_INT_FEW_KERNELS(12)
+EXL3_INT_FEW_KERNELS(13)
+EXL3_INT_FEW_KERNELS(14)
+EXL3_INT_FEW_KERNELS(15)
+EXL3_INT_FEW_KERNELS(16)

@@ -1,6 +1,8 @@
 /* linear: y[t,n] = sum_k x[t,k] * W[n,k]  (+ y[t,n] as it was, for add parts)
  *
- * One call multiplies the same rows by several weights (parts), so that a device sees one launch.
+ * One call multiplies the same rows by several weights (parts), so that a device sees one launch. It may make the rows first (from):
+ * then it is rmsnorm or swiglu into x, and the product of that, with the bits of the two operations one after the other; only x's
+ * contents are not to be relied on behind it.
  * Shapes  x [T, K] f32; W [N, K] bf16, f16 or f32, read in place, or EXL3; y [T, N] f32. Any K and N; EXL3: multiples
  *         of 128. Parts of a call may differ in their form.
  * Order   CPU: 16 lanes, lane i sums x[i + 16 k] * W[i + 16 k] for ascending k, each step fused (rounded once); lanes add
@@ -24,8 +26,20 @@ struct linear_part {
     bool add; // y += instead of y =
 };
 
+enum linear_maker { LINEAR_AS_IT_IS, LINEAR_NORM, LINEAR_SWIGLU };
+
+// What x is made of.
+struct linear_from {
+    enum linear_maker maker;
+    float eps; // LINEAR_NORM
+    devptr
+        x; // LINEAR_NORM: the rows to be normed, none of them x's; LINEAR_SWIGLU: the gate, which may be x
+    devptr other; // LINEAR_NORM: the scale; LINEAR_SWIGLU: what the gate is for
+};
+
 struct linear_args {
     devptr x;
+    struct linear_from from;
     uint32_t rows;
     uint32_t parts_count;
     struct linear_part parts[LINEAR_PARTS_MAX]; // all of one K

@@ -4,6 +4,7 @@
 #include "kernels/linear/dot_tile.h"
 #include "kernels/linear/exl3_cpu.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_from.h"
 
 #include <assert.h>
 
@@ -210,5 +211,9 @@ void CPU_NAME(linear_many)(void *ctx, const struct linear_args *a, uint32_t coun
 }
 
 void CPU_NAME(linear)(void *ctx, const struct linear_args *a) {
+    struct rmsnorm_args norm = linear_from_norm(a);
+    struct swiglu_args swiglu = linear_from_swiglu(a);
+    if (a->from.maker == LINEAR_NORM) CPU_NAME(rmsnorm)(ctx, &norm);
+    if (a->from.maker == LINEAR_SWIGLU) CPU_NAME(swiglu)(ctx, &swiglu);
     CPU_NAME(linear_many)(ctx, a, 1);
 }

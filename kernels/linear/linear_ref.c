@@ -7,6 +7,7 @@
 #include "kernels/linear/exl3_int.h"
 #include "kernels/linear/exl3_ref.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_from.h"
 #include "kernels/linear/linear_order.h"
 
 #include <stdbool.h>
@@ -161,6 +162,10 @@ void exl3_chain_ref(const struct linear_args *a, const struct linear_part *p) {
 }
 
 void linear_ref(const struct linear_args *a) {
+    struct rmsnorm_args norm = linear_from_norm(a);
+    struct swiglu_args swiglu = linear_from_swiglu(a);
+    if (a->from.maker == LINEAR_NORM) rmsnorm_ref(&norm);
+    if (a->from.maker == LINEAR_SWIGLU) swiglu_ref(&swiglu);
     for (uint32_t i = 0; i < a->parts_count; i++) {
         const struct linear_part *p = &a->parts[i];
         if (exl3_int_weight(&p->w))

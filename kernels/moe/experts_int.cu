@@ -9,8 +9,9 @@
  *         weights, EXL3_INT_RING groups ahead.
  * Equals  experts_ref.c, bit for bit.
  * Cost    as exl3_int_few.cu's. */
-#include "kernels/linear/exl3_int_items.cuh"
+#include "kernels/linear/exl3_int_params.h"
 #include "kernels/moe/experts_add.cuh"
+#include "kernels/moe/experts_items.cuh"
 
 enum {
     WARPS = EXPERTS_INT_WARPS,
@@ -157,7 +158,7 @@ DEVICE_FN void rotate_all(const struct experts_params &p, const struct job &j, f
     __syncthreads();
 }
 
-// The integers of `groups` groups from `first` on, of all rows: exl3_int_few.cu's window.
+// The integers of `groups` groups from `first` on, of all rows: experts_params.h's window.
 template <int COLUMNS>
 DEVICE_FN void fill_window(const struct job &j, const float *own, uint32_t first, uint32_t groups,
                            bool count_them, char *window, struct sums_of *s) {
@@ -181,8 +182,8 @@ DEVICE_FN void fill_window(const struct job &j, const float *own, uint32_t first
         for (int d = 8; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
         if (!is) continue;
         if (n == 0 && count_them) atomicAdd(&s->q_sums[row], sum);
-        char *to = window + group * exl3_int_group_bytes(COLUMNS) +
-                   n % 8 * exl3_int_step_bytes(COLUMNS) + row / 4 * 256 + n / 8 * 128 +
+        char *to = window + group * experts_int_group_bytes(COLUMNS) +
+                   n % 8 * experts_int_step_bytes(COLUMNS) + row / 4 * 256 + n / 8 * 128 +
                    row % 4 * 32;
         *reinterpret_cast<uint4 *>(to) = make_uint4(low[0], low[1], low[2], low[3]);
         *reinterpret_cast<uint4 *>(to + 16) = make_uint4(high[0], high[1], high[2], high[3]);
@@ -200,7 +201,7 @@ template <int W, int COLUMNS>
 DEVICE_FN void multiply_window(const struct experts_params &p, struct copier &c, const char *ring,
                                uint32_t &turn, uint32_t count, uint32_t digits,
                                int32_t sum[2][COLUMNS / 2]) {
-    for (uint32_t i = 0; i < count; i++, digits += exl3_int_group_bytes(COLUMNS) / 16) {
+    for (uint32_t i = 0; i < count; i++, digits += experts_int_group_bytes(COLUMNS) / 16) {
         copies_wait<EXL3_INT_RING - 1>();
         __syncwarp();
         uint32_t words[W + 1];
@@ -310,7 +311,7 @@ DEVICE_FN void run(const struct experts_params &p, const struct job &j, struct c
                 fill_window<COLUMNS>(j, own, first, count, block == j.block, window, s);
             multiply_of<COLUMNS>(
                 p, j.w.exl3.half_bits, c, ring, turn, each,
-                (copies_shared(window) + team * each * exl3_int_group_bytes(COLUMNS)) / 16, sum);
+                (copies_shared(window) + team * each * experts_int_group_bytes(COLUMNS)) / 16, sum);
         }
         if (team) put_sums<COLUMNS>(sum, false, s);
         __syncthreads();
@@ -366,8 +367,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3)
     // Rings, the window, rotated rows.
     char *ring = shared + threadIdx.x / WARP * EXL3_INT_RING * p.item_bytes;
     char *window = shared + WARPS * EXL3_INT_RING * p.item_bytes;
-    bool few = count <= EXL3_INT_ROWS_FEW;
-    float *own = reinterpret_cast<float *>(window + WINDOW * exl3_int_group_bytes(few ? 8 : 16));
+    bool few = count <= EXPERTS_INT_ROWS_FEW;
+    float *own = reinterpret_cast<float *>(window + WINDOW * experts_int_group_bytes(few ? 8 : 16));
     struct copier c = copier_of(j);
 #pragma unroll 1
     for (uint32_t i = 0; i < EXL3_INT_RING; i++)

@@ -18,7 +18,8 @@ enum {
     EXPERTS_RING = 8,       // of EXL3 with chains, groups of 64 inputs
     EXPERTS_FEW_STAGES = 5, // of 2 KiB, of a warp's ring
     EXPERTS_FEW_RING_BYTES = EXPERTS_FEW_WARPS * EXPERTS_FEW_STAGES * 2048,
-    EXPERTS_INT_ROWS = 8, // of a block of experts_int
+    EXPERTS_INT_ROWS = 8,     // of a block of experts_int
+    EXPERTS_INT_ROWS_FEW = 4, // that take one set of columns
     EXPERTS_INT_WARPS = 8,
     EXPERTS_INT_WINDOW = 8,       // groups of 64 inputs whose integers a block has at a time
     EXPERTS_INT_PARTS = 4,        // blocks that share a gate's or up's inputs, at most
@@ -79,6 +80,16 @@ ARITH_FN uint32_t experts_flat_words(uint32_t cols) {
 // Bytes of a stage of experts_int_many.
 ARITH_FN uint32_t experts_many_stage(uint32_t rows, uint32_t half_bits) {
     return (exl3_int_many_flat(rows, half_bits) + 1023) / 1024 * 1024;
+}
+
+// Bytes of a step's integers, each four times: 8 or 16 columns of 32, two a row, and 16 so that the steps lie in different banks.
+ARITH_FN uint32_t experts_int_step_bytes(uint32_t columns) {
+    return columns * 32 + 16;
+}
+
+// Of a group of 64 inputs: eight steps, the sums of q by row, and what fills up to sixteens.
+ARITH_FN uint32_t experts_int_group_bytes(uint32_t columns) {
+    return 8 * experts_int_step_bytes(columns) + EXPERTS_INT_ROWS * 4 + 16;
 }
 
 // Bytes of what experts_int keeps of a row's inputs: its own, rotated.

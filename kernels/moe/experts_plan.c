@@ -110,10 +110,10 @@ static uint32_t int_ring(const struct kinds *k) {
 }
 
 static uint32_t int_shared(const struct experts_params *p, const struct kinds *k, bool down) {
-    uint32_t columns = p->item_rows <= EXL3_INT_ROWS_FEW ? 8 : 16;
+    uint32_t columns = p->item_rows <= EXPERTS_INT_ROWS_FEW ? 8 : 16;
     uint32_t row =
         down ? experts_int_row_bytes(p->a.width, 1) : experts_int_row_bytes(p->a.dim, p->parts);
-    return int_ring(k) + EXPERTS_INT_WINDOW * exl3_int_group_bytes(columns) + p->item_rows * row;
+    return int_ring(k) + EXPERTS_INT_WINDOW * experts_int_group_bytes(columns) + p->item_rows * row;
 }
 
 // Stages; what finishes a down lies over them.
@@ -141,7 +141,7 @@ static void plan_ints(struct plan *s) {
     uint32_t blocks = p->a.dim / EXL3_BLOCK;
     p->parts = max_u32(1, min_u32(min_u32(int_slots(p) / p->picks, EXPERTS_INT_PARTS), blocks));
     p->item_rows = 1;
-    uint32_t most = p->a.rows >= 64 ? EXPERTS_INT_ROWS : min_u32(p->a.rows, EXL3_INT_ROWS_FEW);
+    uint32_t most = p->a.rows >= 64 ? EXPERTS_INT_ROWS : min_u32(p->a.rows, EXPERTS_INT_ROWS_FEW);
     while (p->item_rows < most) {
         p->item_rows *= 2;
         uint32_t bytes =

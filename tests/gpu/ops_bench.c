@@ -281,18 +281,27 @@ struct shape {
     const char *name;
     uint32_t cols, parts[LINEAR_PARTS_MAX], small; // small: further parts of 48 outputs, bf16
     bool add;
+    enum linear_maker maker; // of the rows
 };
 
 static const struct shape shapes[] = {
-    {"gate_up", HIDDEN, {17408, 17408}, 0, false},
-    {"down", 17408, {HIDDEN}, 0, true},
-    {"delta_in", HIDDEN, {CHANNELS, VALUE_HEADS *DELTA_DIM}, 2, false},
-    {"out", VALUE_HEADS *DELTA_DIM, {HIDDEN}, 0, true},
-    {"qkv", HIDDEN, {2 * HEADS * HEAD_DIM, KV_HEADS *HEAD_DIM, KV_HEADS *HEAD_DIM}, 0, false},
-    {"one_17408", HIDDEN, {17408}, 0, false},
+    {"gate_up", HIDDEN, {17408, 17408}, 0, false, LINEAR_AS_IT_IS},
+    {"down", 17408, {HIDDEN}, 0, true, LINEAR_AS_IT_IS},
+    {"delta_in", HIDDEN, {CHANNELS, VALUE_HEADS *DELTA_DIM}, 2, false, LINEAR_AS_IT_IS},
+    {"out", VALUE_HEADS *DELTA_DIM, {HIDDEN}, 0, true, LINEAR_AS_IT_IS},
+    {"qkv",
+     HIDDEN,
+     {2 * HEADS * HEAD_DIM, KV_HEADS *HEAD_DIM, KV_HEADS *HEAD_DIM},
+     0,
+     false,
+     LINEAR_AS_IT_IS},
+    {"one_17408", HIDDEN, {17408}, 0, false, LINEAR_AS_IT_IS},
+    {"norm, gate_up", HIDDEN, {17408, 17408}, 0, false, LINEAR_NORM},
+    {"norm, delta_in", HIDDEN, {CHANNELS, VALUE_HEADS *DELTA_DIM}, 2, false, LINEAR_NORM},
+    {"swiglu, down", 17408, {HIDDEN}, 0, true, LINEAR_SWIGLU},
 };
 
-static const struct shape head = {"head", HIDDEN, {VOCAB}, 0, false};
+static const struct shape head = {"head", HIDDEN, {VOCAB}, 0, false, LINEAR_AS_IT_IS};
 
 static struct weight take_weight(struct bench *b, enum form f, uint32_t half_bits, uint32_t rows,
                                  uint32_t cols) {
@@ -318,6 +327,11 @@ static void make_linear(struct job *j, const struct shape *s, enum form f, uint3
     struct bench *b = j->b;
     uint64_t outputs = 0, weight_bytes = 0, x_bytes = (uint64_t)rows * s->cols * 4;
     struct linear_args a = {.rows = rows, .x = take_filled(b, STUFF_F32, x_bytes)};
+    if (s->maker)
+        a.from = (struct linear_from){.maker = s->maker,
+                                      .eps = 1e-6f,
+                                      .x = take_filled(b, STUFF_F32, x_bytes),
+                                      .other = take_filled(b, STUFF_F32, x_bytes)};
     for (uint32_t i = 0; i < LINEAR_PARTS_MAX && (s->parts[i] || s->small); i++) {
         uint32_t n = s->parts[i] ? s->parts[i] : VALUE_HEADS;
         if (!s->parts[i] && i >= 2 + s->small) break;

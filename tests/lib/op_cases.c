@@ -149,7 +149,7 @@ static void ref_linear(const struct op_case *c, double *ret) {
 }
 
 /* exl3: T, K, N, twice the bits, codebook, EXL3_.. of op_cases.h. As the linear layer has them: [y1 = x W1, y2 += x W1],
- * and a plain part beside them that must not notice. */
+ * and plain parts beside them that must not notice: bf16 of 5 outputs, f16 of 21. */
 static float exl3_input(const struct op_case *c, uint64_t row, uint32_t k) {
     float x = fine(1, row * c->size[1] + k);
     if (c->size[5] & EXL3_NORMAL)
@@ -188,20 +188,32 @@ static struct buf exl3_factors(const struct ops *o, uint32_t what, uint32_t coun
 }
 
 struct exl3_bufs {
-    struct buf trellis, suh, svh, bias, plain, x, y[3];
+    struct buf trellis, suh, svh, bias, plain, other, x, scale, up, made, y[4];
 };
+
+static struct linear_from exl3_from(const struct op_case *c, const struct exl3_bufs *b) {
+    struct linear_from f = {.maker = LINEAR_AS_IT_IS};
+    if (c->size[5] & EXL3_NORM)
+        f = (struct linear_from){
+            .maker = LINEAR_NORM, .eps = norm_eps, .x = b->x.p, .other = b->scale.p};
+    if (c->size[5] & EXL3_SWIGLU)
+        f = (struct linear_from){.maker = LINEAR_SWIGLU, .x = b->x.p, .other = b->up.p};
+    return f;
+}
 
 static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_bufs *b,
                       struct linear_args *a) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2], half_bits = c->size[3];
     uint64_t words = (uint64_t)k * n * half_bits / 32;
     uint16_t *w = exl3_words(30, words);
-    struct weight plain;
+    struct weight plain, other;
     b->trellis = buf_of(o, w, words * sizeof *w);
     b->suh = exl3_factors(o, 31, k);
     b->svh = exl3_factors(o, 32, n);
     b->bias = buf_fine(o, 33, n);
     b->plain = weight_of(o, &plain, 34, 5, k, DTYPE_BF16);
+    // Of input 99, which may be a NaN, no weight is 0: a twin drops such products.
+    b->other = weight_of(o, &other, 39, 21, k, DTYPE_F16);
     float *x = mem_alloc((uint64_t)t * k * F32);
     for (uint64_t i = 0; i < (uint64_t)t * k; i++) x[i] = exl3_input(c, i / k, (uint32_t)(i % k));
     b->x = buf_of(o, x, (uint64_t)t * k * F32);
@@ -209,19 +221,28 @@ static void exl3_args(const struct ops *o, const struct op_case *c, struct exl3_
     b->y[0] = buf_new(o, (uint64_t)t * n * F32);
     b->y[1] = buf_new(o, (uint64_t)t * 5 * F32);
     b->y[2] = buf_fine(o, 35, (uint64_t)t * n);
+    b->y[3] = buf_fine(o, 38, (uint64_t)t * 21);
     struct exl3 q = {half_bits, (enum exl3_codebook)c->size[4],         b->suh.p,
                      b->svh.p,  c->size[5] & EXL3_BIAS ? b->bias.p : 0, 0};
     struct weight quant = {.data = b->trellis.p, .rows = n, .cols = k, .exl3 = q};
-    *a = (struct linear_args){.x = b->x.p, .rows = t, .parts_count = 3};
+    b->scale = buf_fine(o, 36, k);
+    b->up = buf_fine(o, 37, (uint64_t)t * k);
+    b->made = buf_new(o, (uint64_t)t * k * F32);
+    *a = (struct linear_args){.x = b->x.p, .rows = t, .from = exl3_from(c, b), .parts_count = 4};
     a->parts[0] = (struct linear_part){.w = quant, .y = b->y[0].p};
     a->parts[1] = (struct linear_part){.w = plain, .y = b->y[1].p};
     a->parts[2] = (struct linear_part){.w = quant, .y = b->y[2].p, .add = true};
+    a->parts[3] = (struct linear_part){.w = other, .y = b->y[3].p, .add = true};
     if (c->size[5] & EXL3_OTHER) a->parts[2].w.exl3.codebook = EXL3_3INST;
     free(w);
 }
 
 static void exl3_free(const struct ops *o, struct exl3_bufs *b) {
-    for (uint32_t p = 0; p < 3; p++) buf_free(o, &b->y[p]);
+    struct buf *more[] = {&b->other, &b->scale, &b->up, &b->made};
+    for (uint32_t p = 0; p < 4; p++) {
+        buf_free(o, &b->y[p]);
+        buf_free(o, more[p]);
+    }
     buf_free(o, &b->trellis);
     buf_free(o, &b->suh);
     buf_free(o, &b->svh);
@@ -236,13 +257,21 @@ static void run_exl3(const struct ops *o, const struct op_case *c, uint32_t sche
     struct linear_args a;
     exl3_args(o, c, &b, &a);
     for (uint32_t i = 0; i < t; i += step) { // schedule rows a call
-        a.rows = min_u32(step, t - i);
-        a.x = b.x.p + (uint64_t)i * c->size[1] * F32;
-        for (uint32_t p = 0; p < 3; p++)
-            a.parts[p].y = b.y[p].p + (uint64_t)i * a.parts[p].w.rows * F32;
-        o->linear(o->ctx, &a);
+        uint64_t at = (uint64_t)i * c->size[1] * F32;
+        struct linear_args call = a;
+        call.rows = min_u32(step, t - i);
+        call.x = (a.from.maker == LINEAR_NORM ? b.made.p : b.x.p) + at;
+        call.from.x = b.x.p + at;
+        if (a.from.maker == LINEAR_SWIGLU) call.from.other = b.up.p + at;
+        for (uint32_t p = 0; p < 4; p++)
+            call.parts[p].y = b.y[p].p + (uint64_t)i * a.parts[p].w.rows * F32;
+        if (c->size[5] & EXL3_ALONE) {
+            call.parts[1] = call.parts[2];
+            call.parts_count = 2;
+        }
+        o->linear(o->ctx, &call);
     }
-    for (uint32_t p = 0; p < 3; p++) {
+    for (uint32_t p = 0; p < 4; p++) {
         uint64_t count = (uint64_t)t * a.parts[p].w.rows;
         get(o, ret, &b.y[p], count);
         ret += count;
@@ -316,30 +345,60 @@ static void ref_exl3_row(const struct op_case *c, const double *m, const double 
         y[j] = y[j] * exl3_factor_value(32, j) + (c->size[5] & EXL3_BIAS ? fine(33, j) : 0);
 }
 
+static double ref_silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+static double ref_factor(const double *x, uint32_t n, double count, double eps) {
+    double s = 0;
+    for (uint32_t i = 0; i < n; i++) s += x[i] * x[i];
+    return 1 / sqrt(s / count + eps);
+}
+
+// A row as the call makes it.
+static void ref_exl3_made(const struct op_case *c, uint32_t row, double *x) {
+    uint32_t k = c->size[1];
+    for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, row, i);
+    double f = c->size[5] & EXL3_NORM ? ref_factor(x, k, k, norm_eps) : 1;
+    for (uint32_t i = 0; i < k; i++) {
+        if (c->size[5] & EXL3_NORM) x[i] = x[i] * f * fine(36, i);
+        if (c->size[5] & EXL3_SWIGLU) x[i] = ref_silu(x[i]) * fine(37, (uint64_t)row * k + i);
+    }
+}
+
 static void ref_exl3(const struct op_case *c, double *ret) {
     uint32_t t = c->size[0], k = c->size[1], n = c->size[2];
     enum exl3_codebook first = (enum exl3_codebook)c->size[4];
     enum exl3_codebook second = c->size[5] & EXL3_OTHER ? EXL3_3INST : first;
     double *m = exl3_matrix(30, k, n, c->size[3], first);
     double *m2 = exl3_matrix(30, k, n, c->size[3], second);
-    double *x = mem_alloc(k * sizeof *x);
+    double *x = mem_alloc(k * sizeof *x), *made = mem_alloc(k * sizeof *made);
     double *plain = ret + (size_t)t * n, *added = plain + (size_t)t * 5;
+    double *other = added + (size_t)t * n;
     for (uint32_t r = 0; r < t; r++) {
-        for (uint32_t i = 0; i < k; i++) x[i] = exl3_input(c, r, i) * exl3_factor_value(31, i);
+        ref_exl3_made(c, r, made);
+        for (uint32_t i = 0; i < k; i++) x[i] = made[i] * exl3_factor_value(31, i);
         exl3_rotate(x, k);
         ref_exl3_row(c, m, x, ret + (size_t)r * n);
         ref_exl3_row(c, m2, x, added + (size_t)r * n);
         for (uint32_t j = 0; j < n; j++) added[(size_t)r * n + j] += fine(35, (uint64_t)r * n + j);
         for (uint32_t j = 0; j < 5; j++) {
             double s = 0;
-            for (uint32_t i = 0; i < k; i++)
-                s += (double)exl3_input(c, r, i) * value(34, (uint64_t)j * k + i);
+            for (uint32_t i = 0; i < k && !(c->size[5] & EXL3_ALONE); i++)
+                s += made[i] * value(34, (uint64_t)j * k + i);
             plain[r * 5 + j] = s;
+        }
+        for (uint32_t j = 0; j < 21; j++) {
+            double s = fine(38, (uint64_t)r * 21 + j);
+            for (uint32_t i = 0; i < k && !(c->size[5] & EXL3_ALONE); i++)
+                s += made[i] * value(39, (uint64_t)j * k + i);
+            other[r * 21 + j] = s;
         }
     }
     free(m);
     free(m2);
     free(x);
+    free(made);
 }
 
 /* embed: T, D, V, -, dtype */
@@ -383,12 +442,6 @@ static void run_rmsnorm(const struct ops *o, const struct op_case *c, uint32_t s
     free(pick);
 }
 
-static double ref_factor(const double *x, uint32_t n, double count, double eps) {
-    double s = 0;
-    for (uint32_t i = 0; i < n; i++) s += x[i] * x[i];
-    return 1 / sqrt(s / count + eps);
-}
-
 static void ref_rmsnorm(const struct op_case *c, double *ret) {
     uint32_t dim = c->size[1];
     double *x = mem_alloc(dim * sizeof *x);
@@ -414,10 +467,6 @@ static void run_swiglu(const struct ops *o, const struct op_case *c, uint32_t sc
     buf_free(o, &gate);
     buf_free(o, &up);
     free(g);
-}
-
-static double ref_silu(double x) {
-    return x / (1 + exp(-x));
 }
 
 static void ref_swiglu(const struct op_case *c, double *ret) {
@@ -1626,7 +1675,7 @@ static void run_draw(const struct ops *o, const struct op_case *c, uint32_t sche
     { "linear", {t, k, n, n2, d}, 2e-6, (t) * ((n) + (n2)), run_linear, ref_linear, 3e-3 }
 #define EXL3(t, k, n, half_bits, codebook, bias)                                                   \
     {                                                                                              \
-        "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 5), run_exl3,         \
+        "exl3", {t, k, n, half_bits, codebook, bias}, 2e-6, (t) * (2 * (n) + 26), run_exl3,        \
             ref_exl3, 3e-3                                                                         \
     }
 #define EMBED(t, d, v, ty)                                                                         \
@@ -1699,6 +1748,10 @@ const struct op_case op_cases[] = {
     EXL3(67, 256, 256, 7, EXL3_MUL1, 0),
     EXL3(131, 128, 128, 6, EXL3_MCG, 1),
     EXL3(3, 4224, 128, 3, EXL3_3INST, 0),
+    EXL3(2, 1152, 128, 8, EXL3_MUL1, EXL3_NORM),
+    EXL3(3, 256, 256, 7, EXL3_MUL1, EXL3_SWIGLU | EXL3_ALONE),
+    EXL3(2, 384, 128, 6, EXL3_MCG, EXL3_NORM),
+    EXL3(2, 384, 128, 6, EXL3_MUL1, EXL3_SWIGLU),
     EMBED(1, 1, 3, DTYPE_F32),
     EMBED(9, 50, 11, DTYPE_BF16),
     EMBED(40, 256, 100, DTYPE_F16),
@@ -1812,6 +1865,18 @@ const struct op_case op_cases_rows[] = {
     EACH_INT(EXL3, 384, 896, 12, EXL3_MUL1, EXL3_OTHER | EXL3_ROW),
     EACH_INT(EXL3, 640, 1664, 5, EXL3_MUL1, 0),
     EXL3(3, 17408, 128, 8, EXL3_MUL1, 0),
+    EACH_INT(EXL3, 5120, 128, 8, EXL3_MUL1, EXL3_NORM),
+    EACH_INT(EXL3, 4224, 128, 6, EXL3_MUL1, EXL3_NORM | EXL3_ALONE | EXL3_CHANNEL),
+    EACH_INT(EXL3, 640, 256, 8, EXL3_MUL1, EXL3_SWIGLU | EXL3_ALONE),
+    EACH_INT(EXL3, 384, 128, 8, EXL3_MUL1, EXL3_SWIGLU | EXL3_ROW),
+    EACH_INT(EXL3, 384, 128, 8, EXL3_MUL1, EXL3_OTHER | EXL3_NORM | EXL3_ROW),
+    EACH_INT(EXL3, 1152, 128, 6, EXL3_3INST, EXL3_NORM),
+    EACH_INT(EXL3, 1152, 128, 8, EXL3_MCG, EXL3_SWIGLU | EXL3_ALONE),
+    EACH_INT(EXL3, 4224, 128, 8, EXL3_MCG, EXL3_NORM | EXL3_ALONE),
+    EXL3(1, 8320, 128, 8, EXL3_MUL1, EXL3_NORM), // rows that are kept in part
+    EXL3(2, 17408, 128, 8, EXL3_MUL1, EXL3_SWIGLU | EXL3_ALONE),
+    EXL3(2, 18176, 128, 8, EXL3_MUL1, EXL3_SWIGLU | EXL3_ALONE),
+    EXL3(3, 20608, 128, 4, EXL3_MUL1, 0),
     EACH_MANY(EXL3, 128, 128, 8, EXL3_MUL1, EXL3_BIAS | EXL3_ROW),
     EACH_MANY(EXL3, 640, 384, 7, EXL3_MUL1, EXL3_CHANNEL),
     EACH_MANY(EXL3, 384, 256, 5, EXL3_MUL1, EXL3_OTHER),

@@ -25,8 +25,11 @@ enum {
     EXL3_CHANNEL = 4, // an input a thousand times the others
     EXL3_ROW =
         8, // of every four rows the second is zero, the third has a NaN, the fourth an infinity
-    EXL3_NORMAL = 16, // normal inputs
-    EXL3_FIFTY = 32,  // and one of them fifty times the others
+    EXL3_NORMAL = 16,  // normal inputs
+    EXL3_FIFTY = 32,   // and one of them fifty times the others
+    EXL3_NORM = 64,    // the call norms its rows
+    EXL3_SWIGLU = 128, // or makes them of a gate
+    EXL3_ALONE = 256,  // no plain part
 };
 
 extern const struct op_case op_cases[];

@@ -242,6 +242,12 @@ static void rmsnorm(struct model *m, devptr scale, uint32_t rows) {
                                                         .eps = (float)m->cfg->rms_norm_eps});
 }
 
+// The rows of a linear layer: x, the norm of h.
+static struct linear_from normed(const struct model *m, devptr scale) {
+    return (struct linear_from){
+        .maker = LINEAR_NORM, .eps = (float)m->cfg->rms_norm_eps, .x = m->h, .other = scale};
+}
+
 // h += x W^T
 static void add_linear(struct model *m, devptr x, const struct weight *w, uint32_t rows) {
     m->ops->linear(
@@ -298,9 +304,10 @@ void model_keep_branch(struct model *m, uint32_t slot, const uint32_t *pages, ui
         copy_page(m, pages[i], branch_page(m, slot, i - first));
 }
 
-static void attn_mixer(struct model *m, const struct attn_weights *w, const struct kv_view *kv,
-                       const struct round *r) {
+static void attn_mixer(struct model *m, const struct attn_weights *w, devptr in_scale,
+                       const struct kv_view *kv, const struct round *r) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .from = normed(m, in_scale),
                                                       .rows = r->rows,
                                                       .parts_count = 3,
                                                       .parts = {{.w = w->q, .y = m->attn.qg},
@@ -373,8 +380,10 @@ static void store_conv(struct model *m, uint32_t delta_idx, devptr runs, uint32_
                                                  .stale = m->stale_conv && delta_idx == 0});
 }
 
-static void delta_linears(struct model *m, const struct delta_weights *w, const struct round *r) {
+static void delta_linears(struct model *m, const struct delta_weights *w, devptr in_scale,
+                          const struct round *r) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .from = normed(m, in_scale),
                                                       .rows = r->rows,
                                                       .parts_count = 4,
                                                       .parts = {{.w = w->qkv, .y = m->delta.m},
@@ -471,9 +480,9 @@ static void delta_at_once(struct model *m, const struct delta_weights *w, const 
     m->ops->delta_mix(m->ops->ctx, &a);
 }
 
-static void delta_mixer(struct model *m, const struct delta_weights *w, const struct round *r,
-                        uint32_t delta_idx) {
-    delta_linears(m, w, r);
+static void delta_mixer(struct model *m, const struct delta_weights *w, devptr in_scale,
+                        const struct round *r, uint32_t delta_idx) {
+    delta_linears(m, w, in_scale, r);
     if (m->ops->delta_mix)
         delta_at_once(m, w, r, delta_idx);
     else
@@ -491,12 +500,18 @@ static void swiglu(struct model *m, uint32_t rows) {
 
 static void dense_mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
     m->ops->linear(m->ops->ctx, &(struct linear_args){.x = m->x,
+                                                      .from = normed(m, l->post_scale),
                                                       .rows = rows,
                                                       .parts_count = 2,
                                                       .parts = {{.w = l->gate, .y = m->mlp.gate},
                                                                 {.w = l->up, .y = m->mlp.up}}});
-    swiglu(m, rows);
-    add_linear(m, m->mlp.gate, &l->down, rows);
+    m->ops->linear(m->ops->ctx,
+                   &(struct linear_args){
+                       .x = m->mlp.gate,
+                       .from = {.maker = LINEAR_SWIGLU, .x = m->mlp.gate, .other = m->mlp.up},
+                       .rows = rows,
+                       .parts_count = 1,
+                       .parts = {{.w = l->down, .y = m->h, .add = true}}});
 }
 
 static void routed_experts(struct model *m, const struct moe_weights *w, uint32_t rows) {
@@ -521,6 +536,7 @@ static void routed_experts(struct model *m, const struct moe_weights *w, uint32_
 
 static void moe_mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
     bool together = experts_together(m);
+    rmsnorm(m, l->post_scale, rows); // for the experts too
     m->ops->linear(m->ops->ctx,
                    &(struct linear_args){.x = m->x,
                                          .rows = rows,
@@ -592,7 +608,6 @@ void model_angles(struct model *m, const struct round *r) {
 
 static void mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
     spoil(m);
-    rmsnorm(m, l->post_scale, rows);
     if (m->cfg->moe)
         moe_mlp(m, l, rows);
     else
@@ -602,15 +617,13 @@ static void mlp(struct model *m, const struct layer_weights *l, uint32_t rows) {
 
 void model_attn_layer(struct model *m, const struct layer_weights *l, const struct kv_view *kv,
                       const struct round *r) {
-    rmsnorm(m, l->in_scale, r->rows);
-    attn_mixer(m, &l->attn, kv, r);
+    attn_mixer(m, &l->attn, l->in_scale, kv, r);
     mlp(m, l, r->rows);
 }
 
 static void delta_layer(struct model *m, const struct layer_weights *l, const struct round *r,
                         uint32_t delta_idx) {
-    rmsnorm(m, l->in_scale, r->rows);
-    delta_mixer(m, &l->delta, r, delta_idx);
+    delta_mixer(m, &l->delta, l->in_scale, r, delta_idx);
     mlp(m, l, r->rows);
 }
 

@@ -1,9 +1,9 @@
-/* exl3_int_items: a warp's part of an item of work: 32 outputs of 64 inputs, its weights in shared memory, times the integers of up to 4
- * or 8 rows. exl3_int_few.cu says how they lie. */
+/* experts_items: a warp's part of an item of work: 32 outputs of 64 inputs, its weights in shared memory, times the integers of up to 4
+ * or 8 rows. exl3_int_few.cu says how the weights lie, experts_params.h how the integers do. */
 #pragma once
 #include "kernels/linear/copies.cuh"
 #include "kernels/linear/exl3_int.cuh"
-#include "kernels/linear/exl3_int_params.h"
+#include "kernels/moe/experts_params.h"
 
 // A lane's W words of an item at `at`, and before them the one that comes before in the tile's ring.
 template <int W> DEVICE_FN void exl3_int_load_words(const char *at, uint32_t ret[W + 1]) {
@@ -79,7 +79,7 @@ DEVICE_FN void exl3_int_multiply_step(int32_t sum[2][COLUMNS / 2], const uint32_
                                       uint32_t digits, uint32_t s) {
 #pragma unroll
     for (uint32_t m = 0; m < 2; m++) {
-        uint32_t at = digits + (2 * s + m) * (exl3_int_step_bytes(COLUMNS) / 16);
+        uint32_t at = digits + (2 * s + m) * (experts_int_step_bytes(COLUMNS) / 16);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
         uint64_t matrix = exl3_int_step_matrix(at);
 #else
