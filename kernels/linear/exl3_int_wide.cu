@@ -124,7 +124,7 @@ DEVICE_FN void int_zero(float d[64]) {
     for (int i = 0; i < 64; i++) d[i] = 0;
 }
 
-// Sums so far.
+// To integers: a conversion and a sum, which is less work than to take multiples of some power of two off and keep the rest.
 DEVICE_FN void int_move(const float d[64], uint32_t total[64]) {
 #pragma unroll
     for (int i = 0; i < 64; i++) total[i] += (uint32_t)__float2int_rn(d[i]);
