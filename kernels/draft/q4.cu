@@ -3,7 +3,7 @@
  *
  * Order   a row's value is rounded to bf16. In a group of 64 codes, as the whole numbers 128 + code, are multiplied in four tensor-core steps,
  *         lane c of a quad having codes 16 c + 8 (s / 2) + 2 (s % 2) + {0, 4, 1, 5} in step s, from zero; then the sum is
- *         fused in: scale * the product, then (bias - 128 scale) * the sum of the row's values. Warp w of a block chains groups w, w + 8, ..; the warps add in
+ *         fused in: scale * the product, then (bias - 128 scale) * the sum of the row's values. Warp w of a block chains groups 2 w, 2 w + 1, 2 w + 16, ..; the warps add in
  *         order. A row's bits depend on no other row.
  * Cost    few rows: the bytes of the codes. The rows pass once a block of outputs, so M is larger where outputs are many. */
 #include "kernels/draft/draft_where.cuh"
@@ -101,19 +101,31 @@ DEVICE_FN uint32_t decode(uint32_t codes, int i) {
     return (codes >> 4 * i & 0x000f000fu) | 0x43004300u;
 }
 
-template <int M> struct group { // what a lane reads of one: rows lane / 4 of 16 outputs, and 8 more
-    uint2 codes[M][2];
-    uint32_t factors[M][2];
+// What a lane reads of two neighbouring groups: rows lane / 4 of 16 outputs, and 8 more. A load touches a line a row, so that few of them
+// are worth more than few bytes.
+template <int M> struct pair {
+    uint2 codes[2][M][2];
+    uint32_t factors[2][M][2];
 };
 
 template <int M>
-DEVICE_FN void load_group(const struct outputs o[M][2], uint32_t at, struct group<M> &ret) {
+DEVICE_FN void load_pair(const struct outputs o[M][2], uint32_t at, uint32_t groups,
+                         struct pair<M> &ret) {
+    bool both = at + 1 < groups, even = groups % 2 == 0;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            ret.codes[m][i] = o[m][i].codes[(uint64_t)at * STEPS];
-            ret.factors[m][i] = o[m][i].have ? o[m][i].factors[at] : 0;
+            const uint32_t *from = o[m][i].factors + at;
+            uint2 f = make_uint2(0, 0);
+            if (o[m][i].have && even)
+                f = *reinterpret_cast<const uint2 *>(from);
+            else if (o[m][i].have)
+                f = make_uint2(from[0], both ? from[1] : 0);
+            ret.codes[0][m][i] = o[m][i].codes[(uint64_t)at * STEPS];
+            ret.codes[1][m][i] = o[m][i].codes[(uint64_t)(both ? at + 1 : at) * STEPS];
+            ret.factors[0][m][i] = f.x;
+            ret.factors[1][m][i] = f.y;
         }
 }
 
@@ -137,7 +149,8 @@ DEVICE_FN void load_values(const struct q4_params &p, uint32_t tile, uint32_t gr
 }
 
 template <int T, int M>
-DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, float sum[M][T][4]) {
+DEVICE_FN void add_group(const uint2 codes[M][2], const uint32_t factors[M][2],
+                         const struct values<T> &v, float sum[M][T][4]) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float part[T][4];
@@ -147,8 +160,8 @@ DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, fl
             for (int j = 0; j < 4; j++) part[t][j] = 0;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            uint32_t low = s < 2 ? w.codes[m][0].x : w.codes[m][0].y;
-            uint32_t high = s < 2 ? w.codes[m][1].x : w.codes[m][1].y;
+            uint32_t low = s < 2 ? codes[m][0].x : codes[m][0].y;
+            uint32_t high = s < 2 ? codes[m][1].x : codes[m][1].y;
             int i = s % 2 * 2;
             uint32_t a[4] = {decode(low, i), decode(high, i), decode(low, i + 1),
                              decode(high, i + 1)};
@@ -161,8 +174,8 @@ DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, fl
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float scale = arith_from_bf16((uint16_t)w.factors[m][i]);
-            float bias = fmaf(-128.0f, scale, arith_from_bf16((uint16_t)(w.factors[m][i] >> 16)));
+            float scale = arith_from_bf16((uint16_t)factors[m][i]);
+            float bias = fmaf(-128.0f, scale, arith_from_bf16((uint16_t)(factors[m][i] >> 16)));
 #pragma unroll
             for (int t = 0; t < T; t++) {
                 float *to = &sum[m][t][2 * i], *from = &part[t][2 * i];
@@ -173,7 +186,7 @@ DEVICE_FN void add_group(const struct group<M> &w, const struct values<T> &v, fl
     }
 }
 
-// Grid: outputs of all parts in 16 M, rows in 8 T. DEPTH: groups of a warp on their way.
+// Grid: outputs of all parts in 16 M, rows in 8 T. DEPTH: pairs of groups of a warp on their way.
 template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p) {
     constexpr uint32_t width = OUTPUTS * M, height = ROWS * T;
     __shared__ float totals[Q4_WARPS][height][width];
@@ -184,7 +197,7 @@ template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p)
     const struct q4_linear_part &part = p.a.parts[i];
     uint32_t groups = part.w.cols / Q4_GROUP;
     struct outputs o[M][2];
-    struct group<M> w[DEPTH];
+    struct pair<M> w[DEPTH];
     struct values<T> v;
     float sum[M][T][4];
 #pragma unroll
@@ -198,17 +211,22 @@ template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p)
     }
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) // weights
-        if (warp + k * Q4_WARPS < groups) load_group<M>(o, warp + k * Q4_WARPS, w[k]);
+        if (2 * (warp + k * Q4_WARPS) < groups)
+            load_pair<M>(o, 2 * (warp + k * Q4_WARPS), groups, w[k]);
     device_wait_prior();
     device_let_next();
-    for (uint32_t base = warp; base < groups; base += DEPTH * Q4_WARPS)
+    for (uint32_t base = 2 * warp; base < groups; base += 2 * DEPTH * Q4_WARPS)
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            uint32_t at = base + k * Q4_WARPS, next = at + DEPTH * Q4_WARPS;
+            uint32_t at = base + 2 * k * Q4_WARPS, next = at + 2 * DEPTH * Q4_WARPS;
             if (at >= groups) break;
             load_values<T>(p, first, groups, at, v);
-            add_group<T, M>(w[k], v, sum);
-            if (next < groups) load_group<M>(o, next, w[k]);
+            add_group<T, M>(w[k].codes[0], w[k].factors[0], v, sum);
+            if (at + 1 < groups) {
+                load_values<T>(p, first, groups, at + 1, v);
+                add_group<T, M>(w[k].codes[1], w[k].factors[1], v, sum);
+            }
+            if (next < groups) load_pair<M>(o, next, groups, w[k]);
         }
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -236,9 +254,9 @@ template <int T, int M, int DEPTH> DEVICE_FN void run(const struct q4_params &p)
         q4_##rows_##_##m_(const struct q4_params p) {                                              \
         run<rows_ / ROWS, m_, depth_>(p);                                                          \
     }
-Q4_KERNEL(8, 1, 4)
-Q4_KERNEL(8, 2, 3)
-Q4_KERNEL(16, 1, 3)
-Q4_KERNEL(16, 2, 2)
-Q4_KERNEL(32, 1, 2)
+Q4_KERNEL(8, 1, 2)
+Q4_KERNEL(8, 2, 2)
+Q4_KERNEL(16, 1, 2)
+Q4_KERNEL(16, 2, 1)
+Q4_KERNEL(32, 1, 1)
 Q4_KERNEL(32, 2, 1)
