@@ -135,11 +135,22 @@ static uint32_t many_rows(const struct plan *s) {
     return rows;
 }
 
+/* Blocks that share the inputs of a gate or up. Few rows: two blocks a multiprocessor are enough. Where there are as many without, a
+ * block rather has a part of the inputs for all outputs. */
+static uint32_t int_parts(const struct plan *s) {
+    const struct experts_params *p = &s->p;
+    uint32_t most = min_u32(int_slots(p) / p->picks, EXPERTS_INT_PARTS), parts = int_parts_min(p);
+    uint32_t tiles = 2 * p->picks * (p->a.width / EXL3_BLOCK), sms = s->arch->sm_count;
+    most = min_u32(most, p->a.dim / EXL3_BLOCK);
+    if (p->a.rows > EXPERTS_FEW_ROWS || tiles >= 4 * sms) return max_u32(most, 1);
+    while (parts < most && tiles * parts < 2 * sms) parts++;
+    return max_u32(parts, 1);
+}
+
 // How many rows a block takes, and how many blocks share the inputs.
 static void plan_ints(struct plan *s) {
     struct experts_params *p = &s->p;
-    uint32_t blocks = p->a.dim / EXL3_BLOCK;
-    p->parts = max_u32(1, min_u32(min_u32(int_slots(p) / p->picks, EXPERTS_INT_PARTS), blocks));
+    p->parts = int_parts(s);
     p->item_rows = 1;
     uint32_t most = p->a.rows >= 64 ? EXPERTS_INT_ROWS : min_u32(p->a.rows, EXPERTS_INT_ROWS_FEW);
     while (p->item_rows < most) {
@@ -166,10 +177,10 @@ static void add_ints(struct plan *s, uint32_t items) {
             many_shared(p->many, k->int_half_bits);
         return;
     }
-    // As many blocks as there is room for at once, if there is so much to do; most items have one row.
-    uint32_t parts = p->down ? 1 : p->parts, some = p->picks * matrices * parts;
-    uint32_t shares =
-        max_u32(1, min_u32(blocks, ceil_div_u32(INT_BLOCKS * s->arch->sm_count, some)));
+    // Few rows: so many outputs a block that there still are as many as there is room for at once.
+    uint32_t parts = p->down ? 1 : p->parts, some = p->picks * matrices * parts, shares = blocks;
+    while (!p->sorted && shares % 2 == 0 && some * shares / 2 >= INT_BLOCKS * s->arch->sm_count)
+        shares /= 2;
     struct launch *l =
         add(s, "experts_int", shares * parts, items, matrices, EXPERTS_INT_WARPS * 32);
     l->shared_bytes = int_shared(p, k, p->down);
