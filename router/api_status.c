@@ -256,12 +256,13 @@ void api_status_workers(struct http_call *c) {
 }
 
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
-                           char ret_state[24]) {
+                           char ret_state[24], bool *ret_stays_down) {
     const struct snapshot *shot = api_status_snapshot(s);
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         const struct snapshot_worker *w = &shot->workers[i];
         if (w->rank != rank) continue;
         snprintf(ret_state, 24, "%s", backend_state_name((enum backend_state)w->state));
+        *ret_stays_down = w->supervised && w->state == BACKEND_FAILED;
         add_worker(out, shot, w, mono_ms());
         return true;
     }

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 
-from harness import (SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
+from harness import (SMALL, SOURCE, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -751,6 +751,34 @@ def a_reload_takes_what_the_config_file_says_of_settings_that_may_change():
             code, out, _ = run_program("ctl", "reload", f"--ops=127.0.0.1:{s.ops_port}")
             check_in('"changed":["queue.requests_max","queue.wait_s","limits.tokenize_bytes_max","log.level"]', out, "reload")
             check_eq((config("queue.wait_s"), tokenize()), ([60], 200), "by default")
+
+
+@test
+def ctl_that_waits_for_a_worker_ends_when_it_fails_for_good():
+    """The settings of the running router name a file that has become bad meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="ry-costs-") as folder:
+        costs = os.path.join(folder, "costs.json")
+        with open(os.path.join(SOURCE, "worker", "costs", "cpu_demo.json"), encoding="utf-8") as f:
+            good = f.read()
+        with open(costs, "w", encoding="utf-8") as f:
+            f.write(good)
+        demo = os.path.join(SOURCE, "tests", "models", "demo")  # whose table it is
+        with Server("--workers=2", "--threads=1", f"--costs={costs}", model=demo) as s:
+            both_ready(s)
+            with open(costs, "w", encoding="utf-8") as f:
+                f.write("no costs\n")
+            for verb in ("restart", "start", "restart"):
+                code, _, err = run_program("ctl", verb, "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+                check_eq(code, 1, f"exit status of ctl {verb} 0 --wait: {err}")
+                check_in(f"worker 0 did not start again: costs '{costs}': line 1: ", err, verb)
+            check_eq(s.worker()["state"], "failed", "state")
+            code, _, err = run_program("ctl", "stop", "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl stop 0 --wait: {err}")
+            with open(costs, "w", encoding="utf-8") as f:
+                f.write(good)
+            code, _, err = run_program("ctl", "start", "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl start 0 --wait: {err}")
+            s.wait_worker(0)
 
 
 @test
