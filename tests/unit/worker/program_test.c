@@ -208,6 +208,33 @@ TEST(logits_refuses_what_is_no_list_of_ids_by_its_place) {
     CHECK_HAS(output.p, "/no/such/folder/x.npy");
 }
 
+// A file that is there keeps its bytes, a link leads to what it led to, and nothing is left beside them.
+TEST(logits_that_cannot_be_computed_leave_the_file_as_it_was) {
+    size_t len, len_after;
+    char line[1200];
+    const char *dir = test_temp_dir();
+    char *p = logits("", &len);
+    CHECK_EQ(run_with("[1,2,9999]", "logits '%s' --out='%s/l.npy'", demo(), dir), EXIT_CODE_USAGE);
+    CHECK_EQ(run_with("[1,2,9999]", "logits '%s' --out='%s/m.npy'", demo(), dir), EXIT_CODE_USAGE);
+    snprintf(line, sizeof line, "cd '%s' && cat l.npy | wc -c && ls -d *.npy*", dir);
+    CHECK_EQ(run_line(line), 0);
+    snprintf(line, sizeof line, "%zu\nl.npy\n", len);
+    CHECK_STR(output.p, line);
+    snprintf(line, sizeof line,
+             "cd '%s' && mkdir away && mv l.npy away/real && ln -s away/real l.npy", dir);
+    CHECK_EQ(run_line(line), 0);
+    char *again = logits("", &len_after);
+    CHECK_EQ(len_after, len);
+    CHECK_MEM(again, p, len);
+    snprintf(line, sizeof line, "cd '%s' && test -L l.npy && ls away", dir);
+    CHECK_EQ(run_line(line), 0);
+    CHECK_STR(output.p, "real\n");
+    CHECK_EQ(run_with("[1]", "logits '%s' --out=/dev/stdout", demo()), EXIT_CODE_OK);
+    CHECK_EQ(output.len, 128 + 4096 * 4);
+    free(p);
+    free(again);
+}
+
 // The figures of a part in the file, of which each line is an object.
 static uint32_t figures_of(const char *path, const char *part) {
     FILE *f = fopen(path, "r");
