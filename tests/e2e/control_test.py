@@ -772,6 +772,12 @@ def ctl_that_waits_for_a_worker_ends_when_it_fails_for_good():
                 check_eq(code, 1, f"exit status of ctl {verb} 0 --wait: {err}")
                 check_in(f"worker 0 did not start again: costs '{costs}': line 1: ", err, verb)
             check_eq(s.worker()["state"], "failed", "state")
+            reason = s.worker()["reason"]
+            check_in("; its settings are refused (exit code 2)", reason, "reason")
+            post(s, "workers/1/stop", 202, force=True)
+            wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+            check_eq(s.get("/readyz").json()["reason"], "worker 0: its settings are refused", "what clients are told")
+            check_eq(s.get("/readyz", s.ops_port).json()["reason"], f"worker 0: {reason}", "what the operator is told")
             code, _, err = run_program("ctl", "stop", "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
             check_eq(code, 0, f"exit status of ctl stop 0 --wait: {err}")
             with open(costs, "w", encoding="utf-8") as f:

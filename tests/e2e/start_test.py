@@ -175,8 +175,9 @@ def workers_that_fail_for_good_end_serve_with_their_reason():
     check_eq([" error railyard worker_failed " in line for line in reasons], [True, True], lambda: f"once for each worker: {reasons}")
     check_eq(err.count(" worker_started "), 2, "starts of the workers")
     check_eq(err.count(" worker_failed "), 2, "lines that say that one failed for good")
-    check_in("not started again after exit code 3", err, "what was made of it")
-    check_in("the checkpoint cannot be loaded (exit code 3)", err, "what that means")
+    check_in("not started again after exit code 2", err, "what was made of it")
+    check_in("its settings are refused (exit code 2)", err, "what that means")
+    check("checkpoint" not in "".join(reasons), "the checkpoint has the blame")
     check_in("every worker has failed for good", err, "the last word")
 
 
@@ -226,6 +227,8 @@ def a_worker_with_a_broken_checkpoint_is_named_where_clients_ask():
         r = wait_for(lambda: (r := s.get("/readyz")).json().get("reason") and r, "/readyz has the reason")
         check_eq((r.status, r.json()["reason"]), (503, "worker 0: its engine has failed"), "/readyz")
         check_in(SHARD, s.worker()["reason"], "the operator's reason, with the file")
+        told = s.get("/readyz", s.ops_port).json()["reason"]
+        check_eq(told, f"worker 0: {s.worker()['reason']}", "/readyz of the operations port")
         r = s.post(CHAT, SHORT)
         check_eq((r.status, r.json()["error"]["code"]), (503, "no_ready_worker"), "answer")
         check_eq(r.json()["error"]["message"], "no worker is ready: worker 0: its engine has failed", "message")
