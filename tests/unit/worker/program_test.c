@@ -72,6 +72,7 @@ TEST(a_wrong_call_is_one_line_that_says_what_was_wanted) {
          "shapes,operations,rounds,prompts,crowd,drafts,blocks,long,scratch,load,load-cold, "
          "found 'wheels'",
          EXIT_CODE_USAGE},
+        {"bench engine nowhere --measure=", "setting measure: wanted a value", EXIT_CODE_USAGE},
         {"bench engine nowhere --measure=long --json=/nonexistent/x.json",
          "json: wanted a file that can be written", EXIT_CODE_USAGE},
         {"bench wheels x", "wanted worker, logits, inspect or bench engine", EXIT_CODE_USAGE},
@@ -252,6 +253,21 @@ static uint32_t figures_of(const char *path, const char *part) {
     return n;
 }
 
+TEST(bench_engine_names_the_part_that_wants_a_gpu) {
+    static const char *const parts[] = {"shapes", "operations", "blocks"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char says[80];
+        snprintf(says, sizeof says, "measure: %s: wanted a GPU, found 'cpu'\n", parts[i]);
+        CHECK_EQ(
+            run("bench engine '%s' --backend=cpu --context=513 --measure=%s", demo(), parts[i]),
+            EXIT_CODE_USAGE);
+        CHECK_HAS(output.p, says);
+    }
+    CHECK_EQ(run("bench engine '%s' --backend=cpu --context=513 --profile", demo()),
+             EXIT_CODE_USAGE);
+    CHECK_HAS(output.p, "profile: shapes: wanted a GPU, found 'cpu'");
+}
+
 TEST(bench_engine_measures_the_parts_that_were_named_and_writes_their_figures) {
     char model[300], json[320], line[1500];
     snprintf(model, sizeof model, "%s/tiny", test_temp_dir());
@@ -275,8 +291,6 @@ TEST(bench_engine_measures_the_parts_that_were_named_and_writes_their_figures) {
              EXIT_CODE_OK);
     CHECK_EQ(figures_of(json, "long"), 2);
     CHECK_EQ(figures_of(json, "crowd"), 1); // they are added
-    CHECK_EQ(run("bench engine '%s' --backend=cpu --measure=shapes", model), EXIT_CODE_MODEL);
-    CHECK_HAS(output.p, "wanted a GPU, found 'cpu'");
 }
 
 __attribute__((destructor)) static void give_back(void) {
