@@ -39,7 +39,8 @@ static const struct setting table[] = {
     {"timeout", SETTING_REAL, AT(timeout), "100", 0, WAIT_S_MAX, NULL, "s",
      "of a drain: time for streams to finish before they are moved or cancelled"},
     {"start", SETTING_REAL, AT(start), "600", 0, WAIT_S_MAX, NULL, "s",
-     "of restart all: time for a worker to be ready again"},
+     "of restart all: time for a worker to be ready again, beside --timeout and 10 s for its end; "
+     "0: none beside these"},
     {"streams", SETTING_CHOICE, AT(streams), "finish", 0, 0, "finish|move|cancel", NULL,
      "what becomes of a draining worker's streams: finish (moved at the timeout), move at once, or "
      "cancel at the timeout"},

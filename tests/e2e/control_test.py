@@ -829,6 +829,7 @@ def ctl_does_what_the_api_does():
         check_eq(s.worker()["router_draining"], False, "router_draining")
         check_eq(s.get("/readyz").status, 200, "/readyz")
         check_in("use: railyard ctl", ctl("--help"), "help")
+        check_in("0: none beside these", " ".join(ctl("--help").split()), "what --start=0 means")
         # What was drained tells its state after the resume, not before it.
         ctl("drain", "1", "--wait")
         check_in(" ready ", ctl("resume", "1"), "resume")
