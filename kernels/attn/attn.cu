@@ -122,6 +122,7 @@ DEVICE_FN void tile_softmax(struct shared *s, const struct view *v, uint32_t n) 
         for (uint32_t d = WARP / 2; d >= CLASSES; d /= 2)
             sum = sum + __shfl_xor_sync(0xffffffffu, sum, d);
         if (lane < CLASSES) s->sums[query][lane] = fmaf(s->sums[query][lane], old, sum);
+        __syncwarp(); // all have read the maximum
         if (lane == 0) {
             s->max[CHUNK][query] = now;
             s->old[query] = old;

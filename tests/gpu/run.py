@@ -20,6 +20,7 @@ import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXACT = "unit_worker_exact"
+OPS = tuple(("kernels_gpu", which, {}) for which in (("exl3",), ("experts",), ("-exl3", "-experts")))
 PROMPT = json.dumps([i * 37 % 4000 for i in range(1, 200)])
 
 
@@ -38,6 +39,7 @@ class Run:
         self.end = 0
         self.log = None
         self.facts = {}
+        self.compiling = None
 
     def program(self, name):
         if self.pack:
@@ -81,18 +83,39 @@ class Run:
 
     def tests(self, name, *which, **more):
         """A TAP program: prints its notes and failures, counts its tests."""
-        began, text = time.time(), ""
-        try:
-            text = self.call([self.program(name), *which], **more)
-        except Failed as e:
-            text = e.text
-            raise
-        finally:
+        self.together((name, which, more))
+
+    def together(self, *programs):
+        """TAP programs side by side, each (name, words, settings of the environment); the first failure once all are over."""
+        began, jobs, failed = time.time(), [], None
+        for i, (name, which, more) in enumerate(programs):
+            with open(f"{self.log.name}.{i}", "w", encoding="utf-8") as out:
+                jobs.append(subprocess.Popen([self.program(name), *which], env=self.env(**more), stdin=subprocess.DEVNULL, stdout=out,
+                                             stderr=subprocess.STDOUT, start_new_session=True))
+        for i, (name, which, more) in enumerate(programs):
+            late = False
+            try:
+                jobs[i].wait(max(0.1, self.end - time.time()))
+            except subprocess.TimeoutExpired:
+                late = True
+                os.killpg(jobs[i].pid, signal.SIGKILL)
+                jobs[i].wait()
+            words = " ".join([name, *which, *(f"{k}={v}" for k, v in more.items())])
+            with open(f"{self.log.name}.{i}", encoding="utf-8", errors="replace") as f:
+                text = f.read()
+            os.remove(f"{self.log.name}.{i}")
+            self.log.write(f"$ {words}\n{text}")
+            self.log.flush()
             for line in text.splitlines():
                 if line.startswith(("# ", "not ok")):
                     print("   ", line)
-            print(f"    {name} {' '.join([*which, *(f'{k}={v}' for k, v in more.items())])}: {time.time() - began:.1f} s", flush=True)
+            print(f"    {words}: over after {time.time() - began:.1f} s", flush=True)
             self.facts[name] = self.facts.get(name, 0) + len(re.findall(r"^ok ", text, re.M))
+            if late or jobs[i].returncode:
+                how = "not done in time" if late else f"exit {jobs[i].returncode}"
+                failed = failed or Failed(f"{words}: {how}: {text[-1500:]}", text, late)
+        if failed:
+            raise failed
 
     def logits(self, name, *flags, model="demo", **more):
         path = os.path.join(self.out, name + ".npy")
@@ -128,21 +151,18 @@ def golden(run):
 
 def ops(run):
     """Every operation against its twin, and the error of EXL3's products at a 27B's sizes."""
-    run.tests("kernels_gpu")
+    run.together(*OPS)
 
 
 def exact(run):
     """Bits of logits alone and in company, for both caches that serve; fp32's, which is slow, with the demo alone."""
-    for kv in ("bf16", "fp8"):
-        run.tests(EXACT, RAILYARD_KV=kv)
-    run.tests(EXACT, "the_demo_answers_the_same_alone_and_beside_others", RAILYARD_KV="f32")
+    run.together((EXACT, (), {"RAILYARD_KV": "bf16"}), (EXACT, (), {"RAILYARD_KV": "fp8"}),
+                 (EXACT, ("the_demo_answers_the_same_alone_and_beside_others",), {"RAILYARD_KV": "f32"}))
 
 
 def drafts(run):
     """Operations of drafters against their formulas; drafted replies and wound-back windows against serial ones, every kind."""
-    run.tests("unit_kernels_draft")
-    for name in ("unit_worker_draft", "unit_worker_rewind", "golden_demo_drafted"):
-        run.tests(name)
+    run.together(*((name, (), {}) for name in ("unit_kernels_draft", "unit_worker_draft", "unit_worker_rewind", "golden_demo_drafted")))
 
 
 def memory(run):
@@ -241,10 +261,27 @@ def sanitizer(run):
             raise RuntimeError(f"{check} said nothing: {text[-500:]}")
 
 
+def jit_of(run):
+    """The driver compiles the PTX, and keeps it for the programs that follow."""
+    return {"CUDA_FORCE_PTX_JIT": "1", "CUDA_CACHE_PATH": os.path.join(run.out, "jit"), "CUDA_CACHE_MAXSIZE": str(2 << 30)}
+
+
+def compile_ptx(run):
+    """Minutes of one core, beside the stages before the one that needs it."""
+    os.makedirs(os.path.join(run.out, "jit"), exist_ok=True)  # the driver keeps nothing where there is no such folder
+    demo = os.path.join(run.source, "tests", "models", "demo")
+    command = [run.program("railyard-worker"), "logits", demo, "--out=" + os.path.join(run.out, "compiled.npy"), "--backend=cuda"]
+    run.compiling = subprocess.Popen(command, env=run.env(**jit_of(run)), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL, text=True)
+    run.compiling.stdin.write("[1, 2, 3]")
+    run.compiling.stdin.close()
+
+
 def ptx(run):
     """All of it from the PTX that stands for later chips, with the bits of the native code."""
-    jit = {"CUDA_FORCE_PTX_JIT": "1", "CUDA_CACHE_PATH": os.path.join(run.out, "jit")}
-    os.makedirs(jit["CUDA_CACHE_PATH"], exist_ok=True)  # the driver keeps what it compiled there, if the folder is
+    jit = jit_of(run)
+    if run.compiling:
+        run.compiling.wait(max(1, run.end - time.time()))
     for model in ("demo", "demo-exl3", "demo-moe-exl3"):
         native, a = run.logits("native", "--backend=cuda", model=model)
         forced, b = run.logits("ptx", "--backend=cuda", model=model, **jit)
@@ -252,8 +289,7 @@ def ptx(run):
         print(f"    logits of {model}: native {a[:16]}, from PTX {b[:16]}", flush=True)
         if a != b:
             raise RuntimeError(f"{model}: the logits' bits differ")
-    run.tests("kernels_gpu", **jit)
-    run.tests(EXACT, **jit)
+    run.together(*((name, which, jit) for name, which, _ in OPS), (EXACT, (), jit))
 
 
 def figures(run):
@@ -262,7 +298,7 @@ def figures(run):
     run.facts["figures"] = text.strip().splitlines()
 
 
-STAGES = {smoke: 6, golden: 35, ops: 45, serve: 12, memory: 40, exact: 110, drafts: 55, figures: 8, shape: 70, sanitizer: 75,
+STAGES = {smoke: 6, memory: 40, golden: 35, ops: 80, serve: 12, exact: 100, drafts: 65, figures: 8, shape: 35, sanitizer: 75,
           ptx: 135}  # seconds; all of them under ten minutes
 
 
@@ -280,10 +316,12 @@ def main():
         if name not in names:
             sys.exit(f"--only: no stage '{name}'; there are: {' '.join(names)}")
     record = {"stages": []}
-    for stage, budget in STAGES.items():
-        if args.only and stage.__name__ not in args.only:
-            continue
-        began = time.time()
+    todo = [s for s in STAGES if not args.only or s.__name__ in args.only]
+    for stage in todo:
+        budget, began = STAGES[stage], time.time()
+        # Not beside `memory`, which watches what is free.
+        if ptx in todo and not run.compiling and (memory not in todo or todo.index(stage) > todo.index(memory)):
+            compile_ptx(run)
         run.end, run.facts = began + budget, {}
         error = ""
         with open(os.path.join(run.out, stage.__name__ + ".log"), "w+", encoding="utf-8") as run.log:

@@ -94,10 +94,14 @@ const char *test_temp_dir(void) {
 }
 
 static bool wanted(const struct test *t, int argc, char **argv) {
-    if (argc < 2) return true;
-    for (int i = 1; i < argc; i++)
-        if (strstr(t->name, argv[i])) return true;
-    return false;
+    bool named = false, hit = false;
+    for (int i = 1; i < argc; i++) {
+        bool without = argv[i][0] == '-', found = strstr(t->name, argv[i] + without);
+        if (without && found) return false;
+        named |= !without;
+        hit |= !without && found;
+    }
+    return hit || !named;
 }
 
 static void remove_temp_dir(void) {

@@ -1,6 +1,7 @@
 /* test: TEST(name) { ... } registers itself; the checks print both values and end the test.
  *
- * The program prints TAP, so meson counts each test. Its arguments name the tests to run (substring); none: all.
+ * The program prints TAP, so meson counts each test. Its arguments name the tests to run (substring), or with a - before them those
+ * not to run; none: all.
  * A test runs in the main thread; checks may be used only there (threads report back by values). */
 #pragma once
 #include <stdbool.h>
