@@ -5,7 +5,7 @@
 enum exit_code {
     EXIT_CODE_OK = 0,
     EXIT_CODE_HURRIED = 1,     // told to end a second time, or a subcommand failed
-    EXIT_CODE_USAGE = 2,       // flags, settings file
+    EXIT_CODE_USAGE = 2,       // flags, settings file, a file that a setting names
     EXIT_CODE_MODEL = 3,       // the checkpoint: missing, broken, not one we run
     EXIT_CODE_REFUSED = 4,     // the router does not want this worker: version, model, rank
     EXIT_CODE_ROUTER_GONE = 5, // a supervised worker outlives its router

@@ -75,13 +75,15 @@ static void answer(struct job *j) {
 static bool add_worker_object(struct job *j) {
     struct status_source status = j->admin->server->status;
     char state[24];
+    bool stays_down = false;
     status.is_writer = false; // as whoever publishes it would read it, it could change meanwhile
-    bool there = api_status_add_worker(&status, j->rank, &j->out, state);
+    bool there = api_status_add_worker(&status, j->rank, &j->out, state, &stays_down);
     if (!there) {
         j->refused = true;
         apierr_set(&j->e, APIERR_NOT_FOUND, NULL, "no worker has the rank %u", j->rank);
     }
-    return !there || !j->wait_state[0] || !strcmp(state, j->wait_state);
+    if (!there || !j->wait_state[0] || !strcmp(state, j->wait_state)) return true;
+    return stays_down && strcmp(j->wait_state, "stopped") != 0; // a stop is on its way from there
 }
 
 static void on_answer(void *owner, struct nng_msg *msg) {

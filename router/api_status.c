@@ -95,9 +95,11 @@ static void worker_ready(struct http_call *c, uint32_t rank, bool with_error) {
 }
 
 // Of a count of ready workers below the one that is wanted.
-static void add_shortage(struct strbuf *out, const struct snapshot *shot) {
-    char fault[SNAPSHOT_FAULTS_BYTES], text[SNAPSHOT_FAULTS_BYTES + 96] = "";
-    snapshot_fault(shot, fault, sizeof fault);
+static void add_shortage(struct strbuf *out, const struct snapshot *shot,
+                         enum snapshot_reader reader) {
+    char fault[SNAPSHOT_REASONS_BYTES], text[SNAPSHOT_REASONS_BYTES + 96] = "";
+    snapshot_fault(shot, reader, fault,
+                   reader == SNAPSHOT_CLIENT ? SNAPSHOT_FAULTS_BYTES : sizeof fault);
     if (shot->ready)
         snprintf(text, sizeof text, "%u worker%s ready, and ready.workers_min is %" PRId64 "%s",
                  shot->ready, shot->ready == 1 ? "" : "s", shot->config->ready_workers_min,
@@ -118,7 +120,9 @@ static void all_ready(struct http_call *c, bool with_error) {
                   "{\"status\":\"%s\",\"workers\":{\"ready\":%u,\"wanted\":%" PRId64
                   ",\"total\":%u},\"queue\":{\"requests\":%" PRIu64 ",\"tokens\":%" PRIu64 "}",
                   why ? why : "ok", shot->ready, wanted, shot->total, requests, tokens);
-    if (why && shot->ready < wanted) add_shortage(&body, shot);
+    // What is no listener of the API is the operator's.
+    enum snapshot_reader reader = s->is_writer ? SNAPSHOT_CLIENT : SNAPSHOT_OPERATOR;
+    if (why && shot->ready < wanted) add_shortage(&body, shot, reader);
     if (why && with_error) not_ready_error(&body, why, shot->ending);
     strbuf_add_char(&body, '}');
     reply_json(c, why ? 503 : 200, &body);
@@ -256,12 +260,13 @@ void api_status_workers(struct http_call *c) {
 }
 
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
-                           char ret_state[24]) {
+                           char ret_state[24], bool *ret_stays_down) {
     const struct snapshot *shot = api_status_snapshot(s);
     for (uint32_t i = 0; i < shot->worker_count; i++) {
         const struct snapshot_worker *w = &shot->workers[i];
         if (w->rank != rank) continue;
         snprintf(ret_state, 24, "%s", backend_state_name((enum backend_state)w->state));
+        *ret_stays_down = w->supervised && w->state == BACKEND_FAILED;
         add_worker(out, shot, w, mono_ms());
         return true;
     }

@@ -29,6 +29,7 @@ void api_status_workers(struct http_call *c); // GET /admin/v1/workers
 
 struct snapshot;
 const struct snapshot *api_status_snapshot(const struct status_source *s);
-// Appends a worker's object; its state goes to ret_state (24 bytes). False: no such rank.
+// Appends a worker's object; its state goes to ret_state (24 bytes). *ret_stays_down: it has failed and nobody starts it again
+// by himself. False: no such rank.
 bool api_status_add_worker(const struct status_source *s, uint32_t rank, struct strbuf *out,
-                           char ret_state[24]);
+                           char ret_state[24], bool *ret_stays_down);

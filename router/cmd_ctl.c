@@ -39,7 +39,8 @@ static const struct setting table[] = {
     {"timeout", SETTING_REAL, AT(timeout), "100", 0, WAIT_S_MAX, NULL, "s",
      "of a drain: time for streams to finish before they are moved or cancelled"},
     {"start", SETTING_REAL, AT(start), "600", 0, WAIT_S_MAX, NULL, "s",
-     "of restart all: time for a worker to be ready again"},
+     "of restart all: time for a worker to be ready again, beside --timeout and 10 s for its end; "
+     "0: none beside these"},
     {"streams", SETTING_CHOICE, AT(streams), "finish", 0, 0, "finish|move|cancel", NULL,
      "what becomes of a draining worker's streams: finish (moved at the timeout), move at once, or "
      "cancel at the timeout"},
@@ -94,9 +95,12 @@ static void print_worker(const json_t *w) {
 }
 
 // One that nobody starts any more by itself.
+static bool stays_down(const json_t *w) {
+    return !strcmp(text_of(w, "state"), "failed") && json_is_true(json_object_get(w, "supervised"));
+}
+
 static void print_remedy(const json_t *w) {
-    bool failed = !strcmp(text_of(w, "state"), "failed");
-    if (failed && json_is_true(json_object_get(w, "supervised")))
+    if (stays_down(w))
         printf("worker %lld stays down until `railyard ctl start %lld`\n", number_of(w, "rank"),
                number_of(w, "rank"));
 }
@@ -201,7 +205,10 @@ static int wait_for_worker(const struct values *v, const char *rank, const char 
         json_t *w = json_loads(strbuf_str(body), 0, &why);
         bool there = !strcmp(text_of(w, "state"), state);
         bool again = there && number_of(w, "generation") == old_generation;
-        if (!there)
+        if (stays_down(w))
+            st = err_set(e, ST_IO, "worker %s did not start again: %.300s", rank,
+                         text_of(w, "reason"));
+        else if (!there)
             st = err_set(e, ST_TIMEOUT, "worker %s is %s, and not %s after %u s", rank,
                          text_of(w, "state"), state, seconds);
         json_decref(w);

@@ -101,7 +101,7 @@ uint32_t server_context_max(const struct server *s) {
 
 void server_no_worker(const struct server *s, struct apierr *ret) {
     char fault[SNAPSHOT_FAULTS_BYTES];
-    snapshot_fault(snapshots_own(s->snapshots), fault, sizeof fault);
+    snapshot_fault(snapshots_own(s->snapshots), SNAPSHOT_CLIENT, fault, sizeof fault);
     apierr_set(ret, APIERR_NO_READY_WORKER, NULL, "no worker is ready%s%s", *fault ? ": " : "",
                fault);
     ret->retry_after_ms = 2000;

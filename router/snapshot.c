@@ -138,28 +138,34 @@ static bool is_away(const struct snapshot_worker *w) {
     return *w->fault && (w->state == BACKEND_FAILED || w->state == BACKEND_BACKOFF);
 }
 
+static const char *why_away(const struct snapshot_worker *w, enum snapshot_reader reader) {
+    return reader == SNAPSHOT_OPERATOR && *w->reason ? w->reason : w->fault;
+}
+
 // Every worker with this one's fault; nothing where an earlier one has told of it.
-static void add_fault(const struct snapshot *s, uint32_t first, struct strbuf *out) {
-    const struct snapshot_worker *w = &s->workers[first];
+static void add_fault(const struct snapshot *s, uint32_t first, enum snapshot_reader reader,
+                      struct strbuf *out) {
+    const char *why = why_away(&s->workers[first], reader);
     struct strbuf ranks = {0};
     uint32_t n = 0;
     bool told = false;
     for (uint32_t i = 0; i < s->worker_count; i++) {
         const struct snapshot_worker *o = &s->workers[i];
-        if (!is_away(o) || strcmp(o->fault, w->fault)) continue;
+        if (!is_away(o) || strcmp(why_away(o, reader), why)) continue;
         told |= i < first;
         strbuf_printf(&ranks, "%s%u", n++ ? ", " : " ", o->rank);
     }
     if (!told)
         strbuf_printf(out, "%sworker%s%s: %s", out->len ? "; " : "", n > 1 ? "s" : "",
-                      strbuf_str(&ranks), w->fault);
+                      strbuf_str(&ranks), why);
     strbuf_fini(&ranks);
 }
 
-void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes) {
+void snapshot_fault(const struct snapshot *s, enum snapshot_reader reader, char *ret,
+                    size_t ret_bytes) {
     struct strbuf out = {0};
     for (uint32_t i = 0; i < s->worker_count; i++)
-        if (is_away(&s->workers[i])) add_fault(s, i, &out);
+        if (is_away(&s->workers[i])) add_fault(s, i, reader, &out);
     snprintf(ret, ret_bytes, "%s", strbuf_str(&out));
     strbuf_fini(&out);
 }

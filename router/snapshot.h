@@ -13,7 +13,8 @@ struct config;
 enum {
     SNAPSHOT_WORKERS_MAX = 64,
     SNAPSHOT_TEXT_BYTES = 128,
-    SNAPSHOT_FAULTS_BYTES = 256, // of all workers
+    SNAPSHOT_FAULTS_BYTES = 256,   // of all workers, for clients
+    SNAPSHOT_REASONS_BYTES = 1024, // for operators
     SNAPSHOT_PARTS_MAX = 32,
     SNAPSHOT_PART_BYTES = 48
 };
@@ -72,9 +73,14 @@ const struct snapshot *snapshots_read(struct snapshots *s); // reader: stands un
 void snapshots_beat(struct snapshots *s, uint64_t now_ms);
 uint64_t snapshots_last_beat_ms(const struct snapshots *s);
 
-// Why workers are not there, for clients: "workers 0, 2: its device has failed; worker 1: killed by signal 9". "": none has
-// failed.
-void snapshot_fault(const struct snapshot *s, char *ret, size_t ret_bytes);
+enum snapshot_reader {
+    SNAPSHOT_CLIENT,  // gets words without a path in them
+    SNAPSHOT_OPERATOR // gets each worker's own last reason
+};
+
+// Why workers are not there: "workers 0, 2: its device has failed; worker 1: killed by signal 9". "": none has failed.
+void snapshot_fault(const struct snapshot *s, enum snapshot_reader reader, char *ret,
+                    size_t ret_bytes);
 
 // Fills the workers' part from the set. Writer's thread.
 void snapshot_fill_workers(struct snapshot *s, struct backends *backends);

@@ -12,14 +12,19 @@
 static const struct part {
     const char *name;
     int (*run)(struct bench *b, struct err *e);
-    bool own_engines;
+    enum { ANY, GPU, OWN_ENGINES } needs;
 } parts[] = {
-    {"shapes", bench_shapes, false},      {"operations", bench_operations, false},
-    {"rounds", bench_rounds, false},      {"prompts", bench_prompts, false},
-    {"crowd", bench_crowd, false},        {"drafts", bench_drafts, false},
-    {"blocks", bench_blocks, false},      {"long", bench_long, false},
-    {"scratch", bench_scratch, true},     {"load", bench_load, true},
-    {"load-cold", bench_load_cold, true},
+    {"shapes", bench_shapes, GPU},
+    {"operations", bench_operations, GPU},
+    {"rounds", bench_rounds, ANY},
+    {"prompts", bench_prompts, ANY},
+    {"crowd", bench_crowd, ANY},
+    {"drafts", bench_drafts, ANY},
+    {"blocks", bench_blocks, GPU},
+    {"long", bench_long, ANY},
+    {"scratch", bench_scratch, OWN_ENGINES},
+    {"load", bench_load, OWN_ENGINES},
+    {"load-cold", bench_load_cold, OWN_ENGINES},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 
@@ -46,16 +51,23 @@ int bench_check_parts(const char *list, struct err *e) {
     return ST_INVAL;
 }
 
+// The engine that a part needs.
+static int prepare(struct bench *b, const struct part *p, struct err *e) {
+    if (p->needs == OWN_ENGINES) {
+        engine_free(b->eng);
+        b->eng = NULL;
+        return ST_OK;
+    }
+    int st = b->eng ? ST_OK : engine_new(&b->eng, &b->config, e);
+    if (st || p->needs == ANY || strcmp(engine_info(b->eng)->device, "cpu")) return st;
+    return err_set(e, ST_INVAL, "%s: %s: wanted a GPU, found 'cpu'", b->setting, p->name);
+}
+
 int bench_measure(struct bench *b, const char *list, struct err *e) {
     int st = bench_check_parts(list, e);
     while (!st && *list) {
         const struct part *p = next_part(&list);
-        if (p->own_engines) {
-            engine_free(b->eng);
-            b->eng = NULL;
-        } else if (!b->eng) {
-            st = engine_new(&b->eng, &b->config, e);
-        }
+        st = prepare(b, p, e);
         if (!st) st = p->run(b, e);
     }
     return st;

@@ -10,13 +10,14 @@ struct err;
 
 struct bench {
     struct engine_config config;
-    struct engine *eng; // of the parts that need none of their own; NULL: not yet opened
-    FILE *json;         // NULL: none
+    const char *setting; // that has named the parts
+    struct engine *eng;  // of the parts that need none of their own; NULL: not yet opened
+    FILE *json;          // NULL: none
 };
 
 enum { BENCH_STREAMS = 65 }; // that the parts need: 64 and one that joins
 
-// The parts that a list names ("prompts,crowd"), in its order. As engine_new and engine_step; ST_INVAL names an unknown part.
+// The parts that a list names ("prompts,crowd"), in its order. As engine_new and engine_step; ST_INVAL names an unknown part, or one that this device has not.
 int bench_measure(struct bench *b, const char *list, struct err *e);
 // Before anything is loaded: the list names parts, and no others. Returns ST_INVAL with their names.
 int bench_check_parts(const char *list, struct err *e);

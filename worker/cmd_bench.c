@@ -275,7 +275,7 @@ static int check_writable(const char *setting, const char *path, struct err *e) 
 
 static int measure(const struct options *o, const struct engine_config *c, const char *parts,
                    struct err *e) {
-    struct bench b = {.config = *c};
+    struct bench b = {.config = *c, .setting = o->profile ? "profile" : "measure"};
     int st = bench_check_parts(parts, e);
     if (!st && o->json[0]) st = check_writable("json", o->json, e);
     if (st) return st;

@@ -88,8 +88,10 @@ static int run(const struct options *o, struct err *e) {
     if (!st) st = npy_create(&j.out, o->out, j.count, engine_info(j.eng)->vocab_size, e);
     if (!st) {
         st = write_all(&j, e);
-        int closed = npy_close(j.out, st ? NULL : e);
-        if (!st) st = closed;
+        if (st)
+            npy_free(j.out);
+        else
+            st = npy_close(j.out, e);
     }
     engine_free(j.eng);
     free(ids);

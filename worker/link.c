@@ -344,6 +344,7 @@ static enum exit_code failed_code(struct link *l, bool told) {
              "reason=\"%s\"", s.reason);
     return s.st == ST_DEVICE  ? EXIT_CODE_DEVICE
            : s.st == ST_NOMEM ? EXIT_CODE_MEMORY
+           : s.st == ST_INVAL ? EXIT_CODE_USAGE
                               : EXIT_CODE_MODEL;
 }
 

@@ -77,7 +77,7 @@ static const struct setting table[] = {
      "bench engine: measure what rows and drafts cost and write the file for --costs"},
     {"profile", SETTING_BOOL, IN(profile), "off", 0, 0, NULL, NULL,
      "bench engine: where a GPU's time goes, operation by operation, for rounds of many shapes"},
-    {"measure", SETTING_STRING, IN(measure), NULL, 0, 0, NULL, NULL,
+    {"measure", SETTING_STRING, IN(measure), NULL, 1, 0, NULL, NULL,
      "bench engine: parts in turn, a list of shapes,operations,rounds,prompts (these four: "
      "--profile), "
      "crowd,drafts,blocks,long,scratch,load,load-cold"},

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 
-from harness import (SMALL, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
+from harness import (SMALL, SOURCE, EventReader, Server, Worker, alive, check, check_eq, check_in, join_chunks, main, note, run_program,
                      strict_json, test, wait_for)
 
 CHAT = "/v1/chat/completions"
@@ -754,6 +754,40 @@ def a_reload_takes_what_the_config_file_says_of_settings_that_may_change():
 
 
 @test
+def ctl_that_waits_for_a_worker_ends_when_it_fails_for_good():
+    """The settings of the running router name a file that has become bad meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="ry-costs-") as folder:
+        costs = os.path.join(folder, "costs.json")
+        with open(os.path.join(SOURCE, "worker", "costs", "cpu_demo.json"), encoding="utf-8") as f:
+            good = f.read()
+        with open(costs, "w", encoding="utf-8") as f:
+            f.write(good)
+        demo = os.path.join(SOURCE, "tests", "models", "demo")  # whose table it is
+        with Server("--workers=2", "--threads=1", f"--costs={costs}", model=demo) as s:
+            both_ready(s)
+            with open(costs, "w", encoding="utf-8") as f:
+                f.write("no costs\n")
+            for verb in ("restart", "start", "restart"):
+                code, _, err = run_program("ctl", verb, "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+                check_eq(code, 1, f"exit status of ctl {verb} 0 --wait: {err}")
+                check_in(f"worker 0 did not start again: costs '{costs}': line 1: ", err, verb)
+            check_eq(s.worker()["state"], "failed", "state")
+            reason = s.worker()["reason"]
+            check_in("; its settings are refused (exit code 2)", reason, "reason")
+            post(s, "workers/1/stop", 202, force=True)
+            wait_for(lambda: s.get("/readyz").status == 503, "/readyz is 503")
+            check_eq(s.get("/readyz").json()["reason"], "worker 0: its settings are refused", "what clients are told")
+            check_eq(s.get("/readyz", s.ops_port).json()["reason"], f"worker 0: {reason}", "what the operator is told")
+            code, _, err = run_program("ctl", "stop", "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl stop 0 --wait: {err}")
+            with open(costs, "w", encoding="utf-8") as f:
+                f.write(good)
+            code, _, err = run_program("ctl", "start", "0", "--wait", f"--ops=127.0.0.1:{s.ops_port}")
+            check_eq(code, 0, f"exit status of ctl start 0 --wait: {err}")
+            s.wait_worker(0)
+
+
+@test
 def ctl_does_what_the_api_does():
     with two() as s:
         both_ready(s)
@@ -795,6 +829,7 @@ def ctl_does_what_the_api_does():
         check_eq(s.worker()["router_draining"], False, "router_draining")
         check_eq(s.get("/readyz").status, 200, "/readyz")
         check_in("use: railyard ctl", ctl("--help"), "help")
+        check_in("0: none beside these", " ".join(ctl("--help").split()), "what --start=0 means")
         # What was drained tells its state after the resume, not before it.
         ctl("drain", "1", "--wait")
         check_in(" ready ", ctl("resume", "1"), "resume")

@@ -131,21 +131,53 @@ def a_checkpoint_that_is_broken_ends_serve_with_its_reason():
     check_in(SHARD, err, "the reason")
 
 
+def costs_file(name, **changes):
+    """A file of costs that is right for this model but for its changes; None: without that key."""
+    costs = {"railyard_costs": 1, "device": "cpu", "shape": "qwen3_5 8x256x4096 plain", "rows_ms": list(range(1, 33)), **changes}
+    path = os.path.join(DIR.name, name)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({k: v for k, v in costs.items() if v is not None}, f)
+    return path
+
+
+@test
+def costs_that_no_worker_would_take_are_found_before_one_is_started():
+    broken = os.path.join(DIR.name, "broken")
+    with open(broken, "w", encoding="utf-8") as f:
+        f.write("{\n no costs\n")
+    for costs, says in ((broken, f"costs '{broken}': line 2: "), (broken + "/none", f"costs: file '{broken}/none'"),
+                        (costs_file("keyless", device=None), "device: wanted a text, found nothing"),
+                        (costs_file("shapeless", shape=7), "shape: wanted a text, found 7"),
+                        (costs_file("short", rows_ms=[1, 2]), "rows_ms: wanted a list of 16 numbers or more"),
+                        (costs_file("falling", rows_ms=list(range(32, 0, -1))), "rows_ms: wanted numbers above 0 that never fall"),
+                        (costs_file("more", draft_ms={"eagle": [1]}), "draft_ms: wanted copy, mtp")):
+        code, out, err = run_program("inspect", MODEL, "--check", f"--costs={costs}")
+        check_eq((code, err), (2, ""), f"inspect --check: exit status and stderr: {out}")
+        check_in(says, out, "what inspect --check says")
+        code, _, err = run_program("serve", MODEL, f"--costs={costs}", "--workers=2", "--api.listen=127.0.0.1:0",
+                                   "--ops.listen=127.0.0.1:0", f"--run.dir={DIR.name}")
+        check_eq(code, 2, f"exit status of serve: {err}")
+        check_in("railyard serve: costs", err, "what serve says")
+        check_in(says, err, "what serve says")
+        check_eq(err.count("\n"), 1, "lines")
+    good = costs_file("good")
+    check_eq(run_program("inspect", MODEL, "--check", f"--costs={good}"), (0, "", ""), "inspect --check of good costs")
+
+
 @test
 def workers_that_fail_for_good_end_serve_with_their_reason():
-    """What only the worker can find wrong: here costs that were measured nowhere."""
-    costs = os.path.join(DIR.name, "costs")
-    with open(costs, "w", encoding="utf-8") as f:
-        f.write("no costs\n")
+    """What only the worker can find wrong: here costs of another device."""
+    costs = costs_file("costs", device="abacus")
     code, _, err = run_program("serve", MODEL, f"--costs={costs}", "--workers=2", "--api.listen=127.0.0.1:0",
                                "--ops.listen=127.0.0.1:0", f"--run.dir={DIR.name}")
     check_eq(code, 1, "exit status")
-    reasons = [line for line in err.splitlines() if f"costs '{costs}': line 1: " in line]
+    reasons = [line for line in err.splitlines() if f"costs '{costs}': device: wanted " in line]
     check_eq([" error railyard worker_failed " in line for line in reasons], [True, True], lambda: f"once for each worker: {reasons}")
     check_eq(err.count(" worker_started "), 2, "starts of the workers")
     check_eq(err.count(" worker_failed "), 2, "lines that say that one failed for good")
-    check_in("not started again after exit code 3", err, "what was made of it")
-    check_in("the checkpoint cannot be loaded (exit code 3)", err, "what that means")
+    check_in("not started again after exit code 2", err, "what was made of it")
+    check_in("its settings are refused (exit code 2)", err, "what that means")
+    check("checkpoint" not in "".join(reasons), "the checkpoint has the blame")
     check_in("every worker has failed for good", err, "the last word")
 
 
@@ -195,6 +227,8 @@ def a_worker_with_a_broken_checkpoint_is_named_where_clients_ask():
         r = wait_for(lambda: (r := s.get("/readyz")).json().get("reason") and r, "/readyz has the reason")
         check_eq((r.status, r.json()["reason"]), (503, "worker 0: its engine has failed"), "/readyz")
         check_in(SHARD, s.worker()["reason"], "the operator's reason, with the file")
+        told = s.get("/readyz", s.ops_port).json()["reason"]
+        check_eq(told, f"worker 0: {s.worker()['reason']}", "/readyz of the operations port")
         r = s.post(CHAT, SHORT)
         check_eq((r.status, r.json()["error"]["code"]), (503, "no_ready_worker"), "answer")
         check_eq(r.json()["error"]["message"], "no worker is ready: worker 0: its engine has failed", "message")

@@ -59,7 +59,7 @@ static int check_name(const struct reading *r, const char *key, const char *want
     const json_t *v = json_object_get(r->root, key);
     char text[JSON_TEXT_BYTES];
     if (!json_is_string(v)) return wrong(r, key, "a text", v);
-    if (!strcmp(json_string_value(v), wanted)) return ST_OK;
+    if (!wanted || !strcmp(json_string_value(v), wanted)) return ST_OK;
     return err_set(r->e, ST_INVAL, "costs '%s': %s: wanted \"%s\", found %s", r->path, key, wanted,
                    json_text(text, v));
 }

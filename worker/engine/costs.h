@@ -25,7 +25,8 @@ const char *costs_kind(enum engine_draft kind);
 void costs_shape(char ret[COSTS_SHAPE_BYTES], const struct engine_info *info);
 void costs_builtin(struct costs *ret);
 // A file for this device and shape, with at least `rows` rows. What it does not have is as built in, scaled to its first row.
-// ST_IO, ST_CORRUPT, ST_INVAL (another device or shape): e names the file, the key, wanted and found.
+// ST_IO, ST_CORRUPT, ST_INVAL (another device or shape): e names the file, the key, wanted and found. device and shape NULL:
+// whatever they are, and *ret is of no use.
 int costs_read(struct costs *ret, const char *path, const char *device, const char *shape,
                uint32_t rows, struct err *e);
 // The table that the program carries for this device and shape, and its name; NULL: it has none, and *ret is as it was.

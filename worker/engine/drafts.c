@@ -211,12 +211,26 @@ void drafts_off(struct drafts *d) {
     d->target->window_rows = 0;
 }
 
+// The file is what the setting says: one that is missing or broken is a wrong setting.
+static int read_named_costs(struct costs *ret, const struct drafts *d,
+                            const struct engine_config *c, const char *device, const char *shape,
+                            struct err *e) {
+    struct err why = {0};
+    int st = costs_read(ret, c->costs, device, shape, d->rows_max, &why);
+    return st ? (int)err_set(e, st == ST_NOMEM ? ST_NOMEM : ST_INVAL, "%s", why.msg) : ST_OK;
+}
+
+int drafts_check_costs(const struct drafts *d, const struct engine_config *c, struct err *e) {
+    struct costs any;
+    return c->costs && *c->costs ? read_named_costs(&any, d, c, NULL, NULL, e) : ST_OK;
+}
+
 int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
                       const char *shape, struct err *e) {
     const char *name;
     if (c->costs && *c->costs) {
         snprintf(d->costs_rule, sizeof d->costs_rule, "'%.200s'", c->costs);
-        return costs_read(&d->costs, c->costs, device, shape, d->rows_max, e);
+        return read_named_costs(&d->costs, d, c, device, shape, e);
     }
     name = costs_find(&d->costs, device, shape, d->rows_max);
     if (name)

@@ -65,9 +65,12 @@ int drafts_open(struct drafts *d, struct model *m, const struct engine_config *c
 // for by name.
 bool drafts_shrink(struct drafts *d, const struct engine_config *c);
 void drafts_off(struct drafts *d); // none, and nothing carved
-// The table of costs, for this device and shape: the file that was named, else what the program carries. As costs_read.
+// The table of costs, for this device and shape: the file that was named, else what the program carries. ST_INVAL: what is wrong
+// with that file, as costs_read says it.
 int drafts_read_costs(struct drafts *d, const struct engine_config *c, const char *device,
                       const char *shape, struct err *e);
+// Of that file what needs no device: that it is there, its keys and values, enough rows. As drafts_read_costs.
+int drafts_check_costs(const struct drafts *d, const struct engine_config *c, struct err *e);
 void drafts_make(struct drafts *d,
                  uint32_t slots);    // what the host needs; after that the limits stand
 void drafts_close(struct drafts *d); // zeroed is fine

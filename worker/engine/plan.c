@@ -49,6 +49,7 @@ int plan_check(const struct engine_config *config, struct err *e) {
     if (!st) st = model_init(&m, &none, ckpt, e);
     if (!st) st = drafts_open(&d, &m, config, e);
     if (!st) st = budget_check(config, m.cfg->max_position, e);
+    if (!st) st = drafts_check_costs(&d, config, e);
     drafts_close(&d);
     model_fini(&m);
     checkpoint_close(ckpt);

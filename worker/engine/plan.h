@@ -26,7 +26,7 @@ struct plan {
     uint64_t union_saves; // bytes of scratch that lie over one another
 };
 
-// What engine_new would refuse of the checkpoint, the drafter's folder and the settings before it looks at a device.
+// What engine_new would refuse of the checkpoint, the drafter's folder, the file of costs and the settings before it looks at a device.
 int plan_check(const struct engine_config *config, struct err *e);
 // ST_NOMEM as engine_new would say it; other trouble of the checkpoint or the settings by name.
 int plan_make(struct plan *ret, const struct plan_ask *a, struct err *e);

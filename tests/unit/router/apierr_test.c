@@ -4,6 +4,7 @@
 #include "tests/lib/test.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 static json_t *body_of(const struct apierr *e) {
@@ -46,6 +47,31 @@ TEST(every_code_has_a_name_a_type_and_a_status) {
         CHECK(*apierr_type((enum apierr_code)c) || c == APIERR_CLIENT_CLOSED);
         CHECK(apierr_status((enum apierr_code)c) >= 400);
         CHECK(apierr_status((enum apierr_code)c) <= 504);
+    }
+}
+
+// A row of the table is "| 404, 405 | `unknown_url`, ... |".
+static bool is_row_of(const char *line, int status, const char *name) {
+    char number[16], quoted[64];
+    const char *column = strchr(line + 1, '|');
+    snprintf(number, sizeof number, "%d", status);
+    snprintf(quoted, sizeof quoted, "`%s`", name);
+    const char *at = strstr(line, number);
+    return *line == '|' && column && at && at < column && strstr(column, quoted);
+}
+
+TEST(every_code_stands_beside_its_status_where_clients_read_of_it) {
+    char path[600], line[2000];
+    snprintf(path, sizeof path, "%s/docs/api.md", test_source_dir());
+    for (int c = 1; c < APIERR_CODE_COUNT; c++) {
+        const char *name = apierr_name((enum apierr_code)c);
+        bool found = false;
+        FILE *f = fopen(path, "r");
+        CHECK(f != NULL);
+        while (fgets(line, sizeof line, f))
+            found |= is_row_of(line, apierr_status((enum apierr_code)c), name);
+        fclose(f);
+        if (!found) test_fail(__FILE__, __LINE__, "docs/api.md has no row for %s", name);
     }
 }
 

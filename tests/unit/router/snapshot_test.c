@@ -72,17 +72,21 @@ static void add(struct snapshot *s, enum backend_state state, const char *fault)
 TEST(every_worker_that_is_away_is_named_beside_its_fault) {
     static struct snapshot s;
     char text[SNAPSHOT_FAULTS_BYTES], small[20];
-    snapshot_fault(&s, text, sizeof text);
+    snapshot_fault(&s, SNAPSHOT_CLIENT, text, sizeof text);
     CHECK_STR(text, "");
     add(&s, BACKEND_BACKOFF, "killed by signal 9");
-    snapshot_fault(&s, text, sizeof text);
+    snapshot_fault(&s, SNAPSHOT_CLIENT, text, sizeof text);
     CHECK_STR(text, "worker 0: killed by signal 9");
     add(&s, BACKEND_FAILED, "its device has failed");
     add(&s, BACKEND_LOADING, "killed by signal 9");
     add(&s, BACKEND_FAILED, "");
     add(&s, BACKEND_BACKOFF, "killed by signal 9");
-    snapshot_fault(&s, text, sizeof text);
+    snapshot_fault(&s, SNAPSHOT_CLIENT, text, sizeof text);
     CHECK_STR(text, "workers 0, 4: killed by signal 9; worker 1: its device has failed");
-    snapshot_fault(&s, small, sizeof small);
+    snapshot_fault(&s, SNAPSHOT_CLIENT, small, sizeof small);
     CHECK_STR(small, "workers 0, 4: kille");
+    for (uint32_t i = 0; i < s.worker_count; i += 4)
+        snprintf(s.workers[i].reason, sizeof s.workers[i].reason, "no '/x'; killed by signal 9");
+    snapshot_fault(&s, SNAPSHOT_OPERATOR, text, sizeof text);
+    CHECK_STR(text, "workers 0, 4: no '/x'; killed by signal 9; worker 1: its device has failed");
 }
