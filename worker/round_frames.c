@@ -55,6 +55,8 @@ int round_frames_vocab(struct round_frames *f, const struct frame_vocab *v, stru
     for (uint32_t i = 0; i < v->used_count; i++)
         used[i] = (struct engine_range){v->used[i].first, v->used[i].count};
     int st = engine_set_vocab(f->eng, used, v->used_count, ids_of(f, v->stop), v->stop.count, e);
+    // No setting's fault: the tokeniser of the model's folder does not fit its head.
+    if (st == ST_INVAL) st = e->st = ST_CORRUPT;
     if (st) return err_prefix(e, "the router's vocabulary"), st;
     f->think_close = v->think_close;
     f->tool_open = v->tool_open;
